@@ -249,3 +249,47 @@ async def test_splitting_into_lines_and_joining_into_blocks_keeps_every_byte() -
     blocks = [block async for block in join_into_blocks(split_lines(given(data)))]
     assert b"".join(blocks) == data
     assert {len(block) for block in blocks[:-1]} == {BLOCK}
+
+
+@pytest.fixture
+async def archived(settings: Settings) -> Settings:
+    """Archive the first session of a scope."""
+    manager = await SessionManager.open(settings.gateway.data_dir / "sessions", SessionSettings(), Clock())
+    await manager.recover()
+    await manager.append(f"{SCOPE}#2", [e.User(content="hello")])
+    await manager.start_new(SCOPE, agent="main", origin=ANN)
+    assert await manager.prune(SCOPE, 1) == [SCOPE]
+    await manager.close()
+    return settings
+
+
+async def test_archived_sessions_are_listed_exported_and_restored(archived: Settings, connect: OpenArchive) -> None:
+    async with connect(archived) as archive:
+        assert SCOPE not in await keys(archive)
+        for scope in (None, SCOPE):
+            listed = [each async for each in archive.sessions(scope, are_archived=True)]
+            assert [(each.meta.key, each.is_archived) for each in listed] == [(SCOPE, True)]
+        before = await exported(archive, SCOPE)
+        assert b"hi " in before
+        assert (await archive.restore(SCOPE)).key == SCOPE
+        assert SCOPE in await keys(archive)
+        assert (await exported(archive, SCOPE)).startswith(before)
+        with pytest.raises(Refused, match="not in the archive"):
+            await archive.restore(SCOPE)
+
+
+async def test_an_archived_session_is_deleted(archived: Settings, connect: OpenArchive) -> None:
+    async with connect(archived) as archive:
+        await archive.delete(SCOPE)
+        assert [each async for each in archive.sessions(are_archived=True)] == []
+        with pytest.raises(Refused, match="doesn't exist"):
+            await archive.delete(SCOPE)
+
+
+async def test_a_damaged_archived_session_can_be_deleted(archived: Settings, connect: OpenArchive) -> None:
+    (file,) = (archived.gateway.data_dir / "sessions/archive").rglob("*.gz")
+    file.write_bytes(b"damaged")
+    async with connect(archived) as archive:
+        assert not (await archive.verify()).is_sound
+        await archive.delete(SCOPE)
+        assert (await archive.verify()).is_sound

@@ -363,3 +363,17 @@ async def test_the_daemon_makes_one_backup_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="Another backup"):
             async for _ in receive_stream(control, "/backup"):
                 pass
+
+
+async def test_archived_sessions_are_in_the_backup(tmp_path: Path) -> None:
+    small = {"backlog_limit": 1}
+    async with gateway(settings(tmp_path / "old", session=small), quick) as (daemon, chat):
+        for text in ("about trains", "/new", "about boats", "/new"):
+            await chat.say(text)
+            heard = await chat.hear_message()
+        assert "Session 1 (about trains) is in the archive now." in heard.text
+        path = await taken(daemon, tmp_path / "backup")
+    restored(path, tmp_path / "new")
+    async with gateway(settings(tmp_path / "new", session=small), quick) as (_, chat):
+        await chat.say("/session restore 1")
+        assert "about trains is back" in (await chat.hear_message()).text

@@ -471,3 +471,20 @@ def test_a_wrong_move_is_refused(home: Path, arguments: list[str]) -> None:
     done = gatehouse("sessions", "move", *arguments, "--yes", home=home)
     assert done.returncode in {1, 2}
     assert "Moved" not in done.stdout
+
+
+async def test_an_archived_session_is_listed_and_restored(home: Path) -> None:
+    async with managed(home / "data") as manager:
+        await manager.append(f"{SCOPE}#2", [e.User(content="one more")])
+        await manager.start_new(SCOPE, agent="main", origin=ANN)
+        await manager.prune(SCOPE, 1)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return gatehouse("sessions", *arguments, home=home)
+
+    listed = await asyncio.to_thread(run, "list", "--archived", "--json")
+    assert [(each["key"], each["is_archived"]) for each in json.loads(listed.stdout)] == [(SCOPE, True)]
+    assert "Restored session 1" in (await asyncio.to_thread(run, "restore", SCOPE, "1")).stdout
+    assert (await asyncio.to_thread(run, "list", "--archived", "--scope", OTHER)).stdout == "No archived sessions.\n"
+    refused = await asyncio.to_thread(run, "restore", SCOPE, "1")
+    assert (refused.returncode, refused.stderr) == (1, "gatehouse: Session 1 is not in the archive.\n")
