@@ -368,10 +368,11 @@ async def test_the_daemon_makes_one_backup_at_a_time(tmp_path: Path) -> None:
 async def test_archived_sessions_are_in_the_backup(tmp_path: Path) -> None:
     small = {"backlog_limit": 1}
     async with gateway(settings(tmp_path / "old", session=small), quick) as (daemon, chat):
-        for text in ("about trains", "/new", "about boats", "/new"):
+        for text in ("about trains", "/new", "about boats"):
             await chat.say(text)
-            heard = await chat.hear_message()
-        assert "Session 1 (about trains) is in the archive now." in heard.text
+            await chat.hear_message()
+        await chat.say("/new")
+        assert "Session 1 (about trains) is in the archive now." in (await chat.hear_message()).text
         path = await taken(daemon, tmp_path / "backup")
     restored(path, tmp_path / "new")
     async with gateway(settings(tmp_path / "new", session=small), quick) as (_, chat):
