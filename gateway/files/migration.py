@@ -198,7 +198,7 @@ def _delete_identical(
 def _is_same(directory: int, name: str, original: Path) -> bool:
     with (
         open(open_private(name, directory=directory), "rb") as copy,  # noqa: PTH123 - a descriptor.
-        original.open("rb") as stored,
+        open(open_private(original), "rb") as stored,  # noqa: PTH123 - as above.
     ):
         if os.fstat(copy.fileno()).st_size != os.fstat(stored.fileno()).st_size:
             return False

@@ -23,7 +23,7 @@ from config.files import fsync_directory, make_private_directory
 from gateway.aio import finish_before_cancel
 from gateway.data_dir import unusable
 from gateway.errors import Refused
-from gateway.private_files import NotAFile, open_private, write_all
+from gateway.private_files import NotAFile, open_private, read_private, write_all
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
 from gateway.text.plain import in_bytes
@@ -137,7 +137,7 @@ class FileStore:
             make_private_directory(target.parent)
             with open(open_private(name, directory=directory), "rb") as source:  # noqa: PTH123 - a descriptor.
                 if target.exists():  # A crash came between the two steps below.
-                    if target.read_bytes() != source.read():
+                    if read_private(target) != source.read():
                         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
                     os.unlink(name, dir_fd=directory)
                     return 0

@@ -25,6 +25,8 @@ PLACES = (
     "sessions/index.json",
     "sessions/index.clean",
     "sessions/transcripts",
+    "sessions/archive",
+    "sessions/archive/web",
     "sessions/transcripts/{session}",
     "sessions/transcripts/unknown.jsonl",
     "sessions/transcripts/.{session}.rebuilt",
