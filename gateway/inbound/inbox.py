@@ -71,9 +71,11 @@ class Inbox:
         if parsed is None and session is not None:
             try:
                 # The turn would read the session next. So a message is never accepted into one that cannot be read.
-                session = await self._sessions.load_meta(session.key)
-            except SessionDamaged:
-                session = None
+                await self._sessions.load_meta(session.key)
+            except Refused as refusal:
+                if not isinstance(refusal, SessionDamaged) and self._sessions.find(session.key) is not None:
+                    raise
+            session = self._sessions.open_session(scope)  # It may have been closed or deleted while it was read.
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
