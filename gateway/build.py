@@ -278,7 +278,7 @@ def build_daemon(
             **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **ApprovalCommands(approvals, grants, long_replies).handlers(),
-            **TurnCommands(sessions, lanes, readings, spool).handlers(),
+            **TurnCommands(sessions, lanes, readings, spool, turns).handlers(),
             **InfoCommands(
                 live=live,
                 sessions=sessions,

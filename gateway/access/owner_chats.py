@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
@@ -9,7 +10,6 @@ import msgspec
 from gateway.access.guests import Applicant, Person
 from gateway.access.rules import Live, is_owner
 from gateway.contract import Address, Button, Outbound, PeerKind, Sender
-from gateway.errors import NotAccepted
 from gateway.spool import SetFact, Spool, SpoolFull
 
 OWNER_CHAT_FACTS = "owner_chats/"
@@ -48,11 +48,9 @@ class OwnerChats:
             return
         chat = Address(channel=address.channel, account=address.account, kind=address.kind, peer=address.peer)
         value = msgspec.json.encode((chat, sender)).decode()
-        try:
+        with suppress(SpoolFull):  # The next message tries again.
             await self._spool.commit(SetFact(name=f"{OWNER_CHAT_FACTS}{person}", value=value))
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
-        self._chats[person] = chat, sender
+            self._chats[person] = chat, sender
 
     def questions(self, applicant: Applicant) -> list[Outbound]:
         """Return a message to each owner about a request for access. Empty if there were many requests lately."""

@@ -1,6 +1,7 @@
 """The command `/stop`, which ends the turn that is running and drops the messages that wait."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.commands.command import Answer, Call, Handlers
 from gateway.contract import Inbound, Outbound
@@ -10,6 +11,8 @@ from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
 from gateway.spool import InboxState, Operation, SetInboxState, Spool
 from gateway.text.plain import count
+from gateway.turns.runner import TurnRunner
+from gateway.turns.state import STOPPED_HERE
 
 
 class DroppedJobs:
@@ -51,10 +54,11 @@ class DroppedJobs:
                 if job.inbound.address != chat
             ),
             unanswered=tuple(inbound.message_id for inbound in here if inbound.message_id),
-            commit=self._commit,
+            commit=self.commit,
         )
 
-    async def _commit(self, operations: Sequence[Operation]) -> None:
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        """Commit the end of the jobs, or put them back."""
         try:
             await self._spool.commit(*operations)
         except GatehouseError:
@@ -71,8 +75,10 @@ class TurnCommands:
         lanes: Lanes[Job],
         readings: Lanes[Job],
         spool: Spool,
+        turns: TurnRunner,
     ) -> None:
         self._sessions = sessions
+        self._turns = turns
         self._lanes = lanes
         self._readings = readings
         self._spool = spool
@@ -86,7 +92,18 @@ class TurnCommands:
         lanes = [*((self._lanes, session.key) for session in self._sessions.list(scope)), (self._readings, scope)]
         # Empty the lanes first. Otherwise the end of a stopped turn would start the next message.
         dropped = DroppedJobs(self._spool, lanes)
-        stopped = [key for each, key in lanes if each.stop(key)]
-        if not stopped and not dropped:
+        current = {id(each): dict(each.current()) for each in (self._lanes, self._readings)}
+        running = [(each, key, current[id(each)][key]) for each, key in lanes if key in current[id(each)]]
+        if not running and not dropped:
             return Answer(text="Nothing is running here.")
-        return dropped.answer("Stopped.", call.inbound, reason="someone sent /stop")
+        answer = dropped.answer("Stopped.", call.inbound, reason="someone sent /stop")
+        # A turn of this chat ends without a word of its own: this answer says it all.
+        here = [job for _, _, job in running if job.command is None and job.inbound.address == call.inbound.address]
+        silent = [job.inbound.message_id for job in here if not self._turns.has_text(job)]
+
+        async def commit(operations: Sequence[Operation]) -> None:
+            await dropped.commit(operations)
+            for each, key, job in running:
+                each.stop(key, STOPPED_HERE if job in here else "")
+
+        return replace(answer, unanswered=(*filter(None, silent), *answer.unanswered), commit=commit)

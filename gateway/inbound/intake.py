@@ -122,8 +122,6 @@ class Intake:
                 return Verdict.IGNORED
             await self._unknown_senders.answer(inbound, partial(reply, is_unknown=True))
             return Verdict.REFUSED
-        if owner:
-            await self._owner_chats.note(address, sender)
         # An edit may have removed the bot's name from a message, and still concerns it.
         is_edit = inbound.edits is not None
         if not inbound.is_addressed and not is_edit:
@@ -146,10 +144,13 @@ class Intake:
                 await reply(TOO_OLD)
             return Verdict.REFUSED
         try:
-            return await self._accept(inbound, owner=owner)
+            verdict = await self._accept(inbound, owner=owner)
         except Refused as refusal:
             await reply(str(refusal))
             return Verdict.REFUSED
+        if owner:  # After the message is safe: the chat can be noted with the next one too.
+            await self._owner_chats.note(address, sender)
+        return verdict
 
     async def _accept(self, inbound: Inbound, *, owner: bool) -> Verdict:
         """Run an immediate command, and put everything else into the inbox. Raises `Refused`."""

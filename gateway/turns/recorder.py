@@ -135,13 +135,15 @@ class TurnRecorder:
         unwritten = "".join(state.streaming)
         # People who have lost access get nothing more. Others, whose messages the turn has received, are told.
         entitled = [each for each in state.jobs if has_access(self._live, each.inbound)]
-        text = join_paragraphs([*state.written, unwritten, f"*{state.note}*" if state.note else ""])
-        answer = await self._long_replies.shorten(
-            state.replies(text, entitled),
-            turn=job.turn,
-            session=job.session,
-            note=f"*{state.note}*" if state.note else "",
-        )
+        ending = f"*{state.note}*" if state.note else ""
+        written = join_paragraphs([*state.written, unwritten])
+        replies = state.replies(join_paragraphs([written, ending]), entitled)
+        if state.is_stop_told:
+            # Only what it has written so far goes to the chat of the `/stop`.
+            here = job.inbound.address
+            replies = [replace(each, text=written) if each.address == here else each for each in replies]
+            replies = [each for each in replies if each.text or state.sent]
+        answer = await self._long_replies.shorten(replies, turn=job.turn, session=job.session, note=ending)
         parts = self._delivery.compose_all(answer, turn=job.turn, files=state.sent)
         reason = NOT_RUN if state.is_waiting else INTERRUPTED
         end: list[Entry] = [

@@ -107,7 +107,7 @@ class TurnRunner:
                 state.outcome = TurnOutcome.ANSWERED
             except asyncio.CancelledError as stop:
                 if not self.is_suspending:
-                    state.end(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                    state.stop(str(stop))
                     await finish_before_cancel(self._end(state))
                 raise
             except AccessLost:
@@ -139,7 +139,7 @@ class TurnRunner:
                 if state.following is not None and not self.is_suspending:
                     self._reactions.remove(state.following.turn)
                     following = TurnState(jobs=[state.following], has_begun=state.following.has_begun)
-                    following.end(TurnOutcome.STOPPED, str(stop) or "Stopped.")
+                    following.stop(str(stop))
                     await finish_before_cancel(self._end(following))
                 raise
         finally:
@@ -271,6 +271,10 @@ class TurnRunner:
             return []
         messages = [entry for entry in session.entries if isinstance(entry, entries.User) and entry.turn == undo.undone]
         return [undo, *messages]
+
+    def has_text(self, job: Job) -> bool:
+        """Return whether the turn of `job` runs and has written a part of its answer."""
+        return job.turn in self._running and self._running[job.turn].has_text
 
     def has_lost_access(self, job: Job) -> bool:
         """Return whether a message that the turn of `job` works on now comes from a person without access."""

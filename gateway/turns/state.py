@@ -16,6 +16,9 @@ from gateway.sessions import Entry, TurnOutcome, entries
 from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.usage import TurnUsage
 
+STOPPED_HERE = "stopped by a command in the same chat"
+"""The reason of a `/stop` from the chat that the turn answers."""
+
 
 class TurnState(Struct, kw_only=True):
     jobs: list[Job]
@@ -57,12 +60,24 @@ class TurnState(Struct, kw_only=True):
     """Takes the files that tools send."""
     sent: list[Enclosure] = field(default_factory=list)
     """Files that go with the answer and are in the transcript."""
+    is_stop_told: bool = False
+    """Whether the answer to `/stop` says in its chat that the turn was stopped. Then the turn does not repeat it."""
     following: Job | None = None
     """The next message of the session, if its turn begins in the commit that ends this one."""
 
     @property
     def elapsed_ms(self) -> float:
         return round((monotonic() - self.started) * 1000, 1)
+
+    def stop(self, reason: str) -> None:
+        """Set that the turn was stopped. `reason` is that of the cancellation, and may be empty."""
+        self.is_stop_told = reason == STOPPED_HERE
+        self.end(TurnOutcome.STOPPED, "Stopped." if self.is_stop_told or not reason else reason)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it has written a part of its answer."""
+        return any(text.strip() for text in (*self.written, *self.streaming))
 
     def end(self, outcome: TurnOutcome, reason: str, *, details: str = "") -> None:
         """Set how the turn ends without an answer. The text so far stays, and `reason` follows it."""

@@ -161,7 +161,7 @@ async def test_stopping_a_turn_that_waits_for_approval_records_a_result_for_ever
         await chat.say("go", sender=ADA, peer="ada")
         question = await asked(chat)
         await chat.say("/stop", sender=ADA, peer="ada")
-        assert {(await chat.hear_message()).text for _ in range(2)} == {"Stopped.", "*Stopped.*"}
+        assert (await chat.hear_message()).text == "Stopped."
         await chat.say(question.buttons[0].command, sender=ADA, peer="ada")
         assert (await chat.hear_message()).text == "This question is no longer open."
         await chat.say("yes", sender=ADA, peer="ada")

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.contract import OutboundKind, PeerKind, Sender, Verdict
 from gateway.spool import Spool
-from tests.daemon.harness import ask, gateway, hear_draft, settings
+from tests.daemon.harness import ask, gateway, hear_draft, say_and_hear, settings
 
 
 async def test_undo_removes_only_the_last_message_and_its_answer(tmp_path: Path) -> None:
@@ -277,3 +277,15 @@ async def test_a_session_is_found_by_its_key(tmp_path: Path) -> None:
         assert await ask(chat, "/switch #1") == "Back in session 1: one (0 messages)."
         other = "agent:main:loopback:direct:ada"
         assert (await ask(chat, f"/switch {other}")).startswith("There is no session with that key here.")
+
+
+async def test_a_deletion_needs_a_confirmation(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        await ask(chat, "hello there")
+        question = await say_and_hear(chat, "/session delete 1")
+        assert "Delete session 1, “hello there”, with 2 messages for good?" in question.text
+        for text in ("/session delete 1 no", "/session delete 1 please"):
+            assert "for good?" in await ask(chat, text)
+        assert daemon.sessions.list("agent:main:loopback:direct:somebody")
+        (button,) = question.buttons
+        assert await ask(chat, button.command) == "Session 1 is deleted."

@@ -51,7 +51,7 @@ async def test_waiting_messages_are_answered_when_the_stop_cannot_be_stored(disk
         (disk / "ballast").unlink()
         model.may_answer.set()
         texts = [(await chat.hear_message()).text for _ in range(3)]
-    assert texts == ["*Stopped.*", "Done.", "Done."]
+    assert texts == ["Done."] * 3, "a stop that is not stored changes nothing"
 
 
 async def test_a_stop_is_answered_even_if_its_delivery_was_cancelled(tmp_path: Path) -> None:
@@ -60,7 +60,6 @@ async def test_a_stop_is_answered_even_if_its_delivery_was_cancelled(tmp_path: P
         while "2 messages waiting" in daemon.status.sentence():  # noqa: ASYNC110 - a pause would let the stop finish.
             await asyncio.sleep(0)
         stopping.cancel()
-        texts = {(await chat.hear_message()).text for _ in range(2)}
-    assert texts == {"*Stopped.*", "Stopped. 2 waiting messages dropped."}
+        assert (await chat.hear_message()).text == "Stopped. 2 waiting messages dropped."
     async with await Spool.open(tmp_path / "data") as spool:
         assert (await spool.recover()).inbox == ()

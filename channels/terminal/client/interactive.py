@@ -139,7 +139,11 @@ class InteractiveChat:
                     await asyncio.wait({stopping})
             ticking.cancel()
         if not asking.cancelled():
-            return asking.result()
+            outcome = asking.result()
+            if stopping is not None and not stopping.cancelled() and self._is_finished:
+                # The text so far has been printed. The answer to /stop says that it ends there.
+                self._show_aside(stopping.result().text)
+            return outcome
         if stopping is None or stopping.cancelled():
             return NO_LONGER_WAITING
         return stopping.result()

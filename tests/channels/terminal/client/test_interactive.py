@@ -174,14 +174,14 @@ async def test_ctrl_c_stops_an_answer(person: Person, capsys: pytest.CaptureFixt
         heard.append(stop["text"])
         await client.message("Stopped.", kind="notice", to=stop, key="stop")
         await client.ack(stop)
-        await client.message("On and on\n\n*Stopped.*", to=said)
+        await client.message("On and on", to=said)
         await client.stay()
 
     async with _connected(person, endless) as connection:
         person.type(f"talk\r{CTRL_D}")
         await person.chat.run(connection)
     assert heard == ["/stop"]
-    assert capsys.readouterr().out == "On and on\n\n*Stopped.*\n\n"
+    assert capsys.readouterr().out == "On and on\n\nStopped.\n\n"
 
 
 async def test_a_second_ctrl_c_stops_waiting(person: Person, capsys: pytest.CaptureFixture[str]) -> None:
