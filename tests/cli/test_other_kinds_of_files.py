@@ -147,3 +147,27 @@ def test_the_daemon_starts_and_stops_or_names_the_file(template: Path, tmp_path:
                 code = daemon.stop()
                 assert code == 0, (make.__name__, daemon.log)
             check_outcome(path, code, daemon.errors() + str(daemon.log))
+
+
+@pytest.mark.parametrize("make", [pipe, folder, link_to_itself])
+def test_the_daemon_stops_with_other_kinds_of_files_that_appeared_while_it_ran(
+    template: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    shutil.copytree(template / "data", tmp_path / "data", ignore=shutil.ignore_patterns("*.sock"))
+    write_config(tmp_path)
+    with DaemonProcess(tmp_path).ready() as daemon:
+        assert gatehouse("chat", "--once", "hello", home=tmp_path).returncode == 0
+        (session,) = (tmp_path / "data/sessions/transcripts").glob("*.jsonl")
+        for name in ("index.json", "index.clean"):
+            (daemon.data / "sessions" / name).unlink(missing_ok=True)
+            make(daemon.data / "sessions" / name)
+        for path in (session, daemon.data / "spool.reserve"):
+            path.unlink()
+            make(path)
+        assert gatehouse("sessions", "list", home=tmp_path).returncode == 0
+        said = gatehouse("chat", "--once", "are you there?", home=tmp_path)
+        assert said.stdout or said.stderr
+        assert daemon.stop() == 0, daemon.errors()
+    with DaemonProcess(tmp_path).ready() as daemon:
+        assert gatehouse("chat", "--once", "hello", home=tmp_path).returncode == 0
+        assert daemon.stop() == 0
