@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from gateway.access.rights import Action, check_right
@@ -16,6 +15,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries, undo_last_turn
 from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
+from gateway.sessions.keys import parse_key, session_key
 from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import ago, count
@@ -165,31 +165,40 @@ class SessionCommands:
         if not call.argument:
             raise Refused("Which one? Add its number, like /session delete 2. /session list shows the numbers.")
         wanted, _, confirmation = call.argument.partition(" ")
-        session = await self._find_anywhere(replace(call, argument=wanted))
+        key, about = await self._find_to_delete(call, wanted)
+        _, number = parse_key(key)
         if confirmation.strip().lower() != YES:
-            title = f", “{session.title}”," if session.title else ""
-            confirm = f"/session delete {session.number} {YES}"
+            confirm = f"/session delete {number} {YES}"
             return Answer(
-                text=f"Delete session {session.number}{title} with {count(session.messages, 'message')} for good? "
+                text=f"Delete session {number}{about} for good? "
                 f"Use the button or send {confirm}. To keep it, do nothing.",
-                buttons=(Button(label=f"Delete session {session.number}", command=confirm),),
+                buttons=(Button(label=f"Delete session {number}", command=confirm),),
             )
-        others = [other for other in self._sessions.list(call.routed.scope) if other.key != session.key]
+        others = [other for other in self._sessions.list(call.routed.scope) if other.key != key]
         # If the active session is deleted, the newest other one becomes active.
-        where = f" You are now in session {others[0].number}." if others and call.session == session.key else ""
-        return await self._deletion.answer(session.key, f"Session {session.number} is deleted.{where}", call.inbound)
+        where = f" You are now in session {others[0].number}." if others and call.session == key else ""
+        return await self._deletion.answer(key, f"Session {number} is deleted.{where}", call.inbound)
 
-    async def _find_anywhere(self, call: Call) -> SessionMeta:
-        """Return the session that the command names, in the list or in the archive."""
+    async def _find_to_delete(self, call: Call, argument: str) -> tuple[str, str]:
+        """Return the key of a session and a few words about it. It may be archived, or damaged and set aside."""
         try:
-            return self._find(call, call.argument)
+            session = self._find(call, argument)
         except Refused:
-            if not is_number(call.argument.removeprefix("#")):
+            number = argument.removeprefix("#")
+            if not is_number(number) or int(number) == 0:
                 raise
-            archived = await self._archive.find(call, call.argument, "/session delete 2")
+            key = session_key(call.routed.scope, int(number))
+            try:
+                archived = await self._sessions.archive.find(key)
+            except Refused:
+                return key, ", which can't be read,"
             if archived is None:
-                raise
-            return archived.meta
+                if not await self._sessions.archive.is_stored(key):
+                    raise
+                return key, ", which can't be read,"
+            session = archived.meta
+        title = f", “{session.title}”," if session.title else ""
+        return session.key, f"{title} with {count(session.messages, 'message')}"
 
     async def info(self, call: Call) -> Answer:
         session = self._find(call, call.argument)
@@ -288,5 +297,8 @@ class SessionCommands:
         number = parse_number(argument.removeprefix("#"), "2")
         found = next((session for session in sessions if session.number == number), None)
         if found is None:
-            raise Refused(f"There is no session {number} here. /session list shows your sessions.")
+            archive = (
+                " and /session list archived the others" if self._sessions.archived_count(call.routed.scope) else ""
+            )
+            raise Refused(f"There is no session {number} here. /session list shows your sessions{archive}.")
         return found

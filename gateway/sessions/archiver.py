@@ -244,6 +244,15 @@ class Archiver:
             self._store.disk.archive.path(key).exists
         )
 
+    async def is_stored(self, key: str) -> bool:
+        """Return True if there is any file of a session: in the archive, or damaged and set aside."""
+        disk = self._store.disk
+
+        def exists() -> bool:
+            return any(path.exists() for path in (disk.archive.path(key), *transcript.all_files(disk.path(key))))
+
+        return await self._reader.submit(exists)
+
     async def lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the transcript of an archived session in blocks that end anywhere."""
         blocks = self._store.disk.archive.transcript(key)

@@ -223,21 +223,21 @@ class Retention:
     async def delete(
         self, key: str, why: Leaving = Leaving.DELETED, also: Sequence[Operation] = (), then: Then | None = None
     ) -> None:
-        """Delete a session for good, also from the archive, in one commit with `also`.
+        """Delete a session for good, even if it is archived or damaged, in one commit with `also`.
 
         Raises `Refused` if it does not exist. `then` is called after the commit. If that fails, nothing has happened.
         """
         flusher, index = self._store.flusher, self._store.index
         name, _ = parse_key(key)
-        is_archived = await self._archiver.is_archived(key)
-        if not is_archived:
-            index.require(key)
-            await self.leave(key, why)
+        is_listed, is_archived = index.find(key) is not None, await self._archiver.is_archived(key)
+        if not is_listed and not await self._archiver.is_stored(key):
+            index.require(key)  # Raises the refusal.
+        await self.leave(key, why)
 
         def committed() -> None:
             if is_archived:
                 index.count_archived(name, -1)
-            else:
+            elif is_listed:
                 self._store.forget(key)
             flusher.undeleted.add(key)
             if then is not None:
@@ -249,10 +249,10 @@ class Retention:
         # 3. The next flush removes the last copies of its text: see `Flusher`.
         operations = [DeleteSession(session=key, scope=name), *also]
         successor = None
-        if is_archived:
-            await self._store.commit(operations, committed)
-        else:
+        if is_listed:
             successor = await self._store.remove(key, operations, committed)
+        else:
+            await self._store.commit(operations, committed)
         log.info("session_removed", session=key, why=why)
         await self._delete_files(key, successor)
 

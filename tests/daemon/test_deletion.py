@@ -10,7 +10,7 @@ from gateway.conversation import ToolCall
 from gateway.daemon import Daemon
 from gateway.sessions.keys import file_name
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import Slow, ask, delivered, gateway, settings
+from tests.daemon.harness import Parrot, Slow, ask, delivered, gateway, settings
 from tests.files.samples import offered
 
 MARK = "xylophone"
@@ -117,6 +117,23 @@ async def test_the_answer_of_a_turn_in_a_deleted_session_is_not_stored(tmp_path:
         await chat.say("/session delete 1 yes")
         heard = {(await chat.hear_message()).text for _ in range(2)}
         assert heard == {"Session 1 is deleted. 1 waiting message dropped.", "*The session was deleted.*"}
+        await delivered(daemon)
+        await daemon.flusher.flush()
+        assert traces(tmp_path) == {}
+
+
+async def test_a_damaged_session_that_was_set_aside_can_be_deleted(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), marking) as (_, chat):
+        await ask(chat, f"my {MARK}")
+    transcript = tmp_path / "data/sessions/transcripts" / file_name(SCOPE)
+    transcript.write_bytes(f"{MARK} is all that is left".encode())
+    (tmp_path / "data/sessions/index.clean").unlink()
+    async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
+        assert not transcript.exists()
+        assert await ask(chat, "hello") != ""
+        assert "Delete session 1, which can't be read, for good?" in await ask(chat, "/session delete 1")
+        assert await ask(chat, "/session delete 1 yes") == "Session 1 is deleted."
+        assert "There is no session 1 here" in await ask(chat, "/session delete 1 yes")
         await delivered(daemon)
         await daemon.flusher.flush()
         assert traces(tmp_path) == {}
