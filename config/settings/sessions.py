@@ -36,7 +36,8 @@ class SessionSettings(Table):
         description="Whether a long conversation is summarised before its start no longer fits the model's context.",
     )
     backlog_limit: Integer = Field(
-        default=_BACKLOG_LIMIT, description="How many sessions each scope keeps; the least recently used go first."
+        default=_BACKLOG_LIMIT,
+        description="How many sessions with messages each scope lists; the least recently used are archived.",
     )
     ttl_days: Integer = Field(
         default=30,

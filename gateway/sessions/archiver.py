@@ -46,7 +46,7 @@ class Archiver:
         self._store = store
         self._reader = reader
         self._pauses = 0
-        # Keys of archived sessions whose transcripts could not be deleted yet.
+        # Keys of archived sessions whose transcripts are not deleted yet.
         self._undeleted: set[str] = set()
         self._names: Iterator[ArchivedName] | None = None
 
@@ -264,7 +264,9 @@ class Archiver:
 
     async def expired(self, before: datetime) -> builtins.list[str]:
         """Return keys of sessions that were archived before that time. Each call looks at the next files only."""
-        return await self._reader.submit(self._next_expired, before)
+        keys = await self._reader.submit(self._next_expired, before)
+        # A restored session may have left its copy behind, if the disk refused to delete it.
+        return [key for key in keys if self._store.index.find(key) is None]
 
     def _next_expired(self, before: datetime) -> builtins.list[str]:
         archive = self._store.disk.archive
@@ -279,13 +281,14 @@ class Archiver:
     async def delete_leftovers(self) -> None:
         """Delete the transcripts of archived sessions that could not be deleted before."""
         for key in [*self._undeleted]:
-            if self._store.index.find(key) is None:
-                await self._delete_transcript(key)
-            self._undeleted.discard(key)
+            await self._delete_transcript(key)
 
     async def _delete_transcript(self, key: str, successor: str | None = None) -> None:
-        if not await self._store.flusher.delete_transcript(key, successor, is_archived=True):
-            self._undeleted.add(key)
+        # Not while a restore is under way: its transcript has the same name.
+        async with self._store.removing([]):
+            is_restored = self._store.index.find(key) is not None
+            if is_restored or await self._store.flusher.delete_transcript(key, successor, is_archived=True):
+                self._undeleted.discard(key)
 
     def _unchanged(self, copies: Sequence[ArchivedCopy]) -> builtins.list[str]:
         """Return the keys of sessions that were not used since they were copied."""
@@ -296,6 +299,7 @@ class Archiver:
         for key in moved:
             self._store.forget(key)
             self._count(key, 1)
+            self._undeleted.add(key)
             log.info("session_archived", session=key)
         if then is not None:
             then()

@@ -341,3 +341,53 @@ async def test_an_unfinished_archive_file_is_deleted_at_the_next_start(directory
     (directory / "archive" / ".archiving-x").write_bytes(b"half")
     disk.prepare()
     assert files(directory) == []
+
+
+async def test_a_transcript_that_could_not_be_deleted_is_deleted_by_a_sweep(
+    small: SessionManager, directory: Path
+) -> None:
+    await start(small, 3)
+    path = transcript(directory, 1)
+    copies = await small.copy_surplus(SCOPE)
+    path.unlink()
+    path.mkdir()  # A folder in its place cannot be unlinked.
+    await small.start_new(SCOPE, agent="main", origin=ANN, copies=copies)
+    assert await archived(small) == [1]
+    path.rmdir()
+    path.write_bytes(b"left")
+    await small.sweep()
+    assert not path.exists()
+    assert (await restore(small, 1)).messages == 2
+    await small.sweep()
+    assert path.exists()
+
+
+async def test_a_cancelled_caller_leaves_no_transcript_behind(small: SessionManager, directory: Path) -> None:
+    await start(small, 3)
+    copies = await small.copy_surplus(SCOPE)
+    starting = asyncio.create_task(small.start_new(SCOPE, agent="main", origin=ANN, copies=copies))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await small.sweep()
+    assert await archived(small) == ([] if 1 in numbers(small) else [1])
+    assert transcript(directory, 1).exists() == (1 in numbers(small))
+
+
+async def test_a_copy_that_a_restore_has_left_behind_does_not_expire_the_session(
+    directory: Path, tmp_path: Path
+) -> None:
+    clock = Clock()
+    manager = await SessionManager.open(directory, SessionSettings(backlog_limit=2, archive_days=10, ttl_days=0), clock)
+    await manager.recover()
+    await start(manager, 4)
+    (file,) = files(directory)
+    shutil.copy(file, tmp_path / "copy")
+    await restore(manager, 1)
+    file.parent.mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "copy", file)
+    clock.now += timedelta(days=11)
+    await manager.sweep()
+    assert 1 in numbers(manager)
+    await manager.close()
