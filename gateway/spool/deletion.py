@@ -81,9 +81,8 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
         chats: set[bytes] = set()
         erased: list[tuple[bytes, int]] = []
         for row, is_erased, stored in found:
-            try:
-                inbound = decode_inbound(stored)
-            except msgspec.DecodeError:
+            inbound = _decoded(stored)
+            if inbound is None:
                 erased.append((b"{}", row))
                 continue
             chats.add(encode(inbound.address))
@@ -150,9 +149,40 @@ def to_purge(sessions: Sequence[str], connection: sqlite3.Connection) -> list[st
     """Return those of the deleted `sessions` for which the file has to be purged now.
 
     A reply that waits to be sent keeps its text until then. So a session is purged a second time when all replies
-    that were waiting at its deletion are sent.
+    that were waiting at its deletion are sent or given up.
     """
-    return [session for session in sessions if not _is_waiting(session, connection)]
+    due = [session for session in sessions if not _is_waiting(session, connection)]
+    for session in due:
+        _delete_dead_notices(session, connection)
+    return due
+
+
+def _delete_dead_notices(session: str, connection: sqlite3.Connection) -> None:
+    """Delete notices of the session's scope that were given up since its deletion: they may quote it."""
+    found = connection.execute(
+        "SELECT id, message FROM outbox WHERE state <> 'delivered' AND state = 'dead' AND turn IS NULL "
+        "AND id <= (SELECT outbox_id FROM deletions WHERE session = ?)",
+        (session,),
+    ).fetchall()
+    if not found:
+        return
+    scope = session.partition("#")[0]
+    inbounds = connection.execute("SELECT inbound FROM inbox WHERE scope = ?", (scope,)).fetchall()
+    chats = {encode(inbound.address) for (stored,) in inbounds if (inbound := _decoded(stored)) is not None}
+    for row, stored in found:
+        try:
+            is_theirs = encode(decode_outbound(stored).address) in chats
+        except msgspec.DecodeError:
+            is_theirs = True
+        if is_theirs:
+            connection.execute("DELETE FROM outbox WHERE id = ?", (row,))
+
+
+def _decoded(stored: bytes) -> Inbound | None:
+    try:
+        return decode_inbound(stored)
+    except msgspec.DecodeError:
+        return None
 
 
 def _is_waiting(session: str, connection: sqlite3.Connection) -> bool:

@@ -135,6 +135,17 @@ async def test_a_notice_that_waits_at_the_deletion_is_purged_once_it_is_sent(spo
     assert traces(spool.path) == {}
 
 
+async def test_a_notice_that_is_given_up_after_the_deletion_is_deleted(spool: Spool) -> None:
+    elsewhere = replace(send("n2").message, address=replace(ANN, peer="bob"))
+    await spool.commit(accept("t1"), replace(send("n1", "a xylophone"), turn=None))
+    await spool.commit(replace(send("n2"), turn=None, message=elsewhere), DELETION)
+    assert await spool.purge(["s#2"]) == []
+    await spool.commit(*(MarkDead(key=key, reason="gave up after a day") for key in ("n1", "n2")))
+    assert await spool.purge(["s#2"]) == ["s#2"]
+    assert [row.key for row in (await spool.listing()).outbox] == ["n2"]
+    assert traces(spool.path) == {}
+
+
 async def test_a_delivered_reply_is_kept_without_its_text(spool: Spool) -> None:
     await talk(spool)
     ((state, message),) = await spool._writer.run(  # noqa: SLF001 - the text is not shown anywhere
