@@ -119,11 +119,24 @@ class BotApi:
                     "Telegram doesn't recognise this bot token. Ask @BotFather for the correct one."
                 ) from unknown
 
-    async def set_menu(self, commands: Mapping[str, str]) -> None:
-        """Register `commands`, each with its description, as the bot's command menu."""
+    async def set_menu(self, commands: Mapping[str, str], *, chat: int | None = None) -> None:
+        """Register `commands`, each with its description, as the bot's command menu, or as that of one chat."""
+        scope = None if chat is None else types.BotCommandScopeChat(chat_id=chat)
+        await self._set_menu(commands, scope)
+
+    async def set_group_menu(self, commands: Mapping[str, str]) -> None:
+        """Register the menu of all groups."""
+        await self._set_menu(commands, types.BotCommandScopeAllGroupChats())
+
+    async def delete_menu(self, chat: int) -> None:
+        """Delete the menu of one chat. The bot's menu appears there instead."""
+        with translate_errors(self._token):
+            await self._bot.delete_my_commands(scope=types.BotCommandScopeChat(chat_id=chat))
+
+    async def _set_menu(self, commands: Mapping[str, str], scope: types.BotCommandScopeUnion | None) -> None:
         with translate_errors(self._token):
             menu = [types.BotCommand(command=name, description=summary) for name, summary in commands.items()]
-            await self._bot.set_my_commands(menu)
+            await self._bot.set_my_commands(menu, scope=scope)
 
     async def get_updates(self, offset: int | None, *, wait: int, slack: int) -> list[ReceivedUpdate]:
         """Acknowledge all updates before `offset`, and return those from `offset` on.

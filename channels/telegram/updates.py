@@ -6,20 +6,17 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-import structlog
 from aiogram.types import Update
 from msgspec.structs import replace
 
 from channels.telegram.api import BotApi, ReceivedUpdate
-from channels.telegram.wire import BotIdentity, command_menu, read_migration, read_update
+from channels.telegram.menus import CommandMenus
+from channels.telegram.wire import BotIdentity, read_migration, read_update
 from gateway.contract import ChannelContext, Deliver, Inbound, Verdict
-from gateway.errors import ChannelError, Transient
-
-log = structlog.get_logger()
+from gateway.errors import ChannelError
 
 BUTTON_EXPIRED = "This button is no longer in use."
 BUTTON_REFUSED = "This button is not for you, or it no longer works."
-MENU_RETRY_DELAYS = (5.0, 60.0, 600.0, 3_600.0)
 
 
 class UpdateHandler:
@@ -33,6 +30,7 @@ class UpdateHandler:
         self._api = api
         self._context = context
         self._deliver = deliver
+        self._menus = CommandMenus(api, context)
         self._bot: BotIdentity | None = None
         self._tasks = asyncio.TaskGroup()
         self._background: set[asyncio.Task[None]] = set()
@@ -70,24 +68,8 @@ class UpdateHandler:
                 username=me.username or "",
                 must_be_mentioned=self._context.settings.require_mention,
             )
-            self.run_in_background(self._set_menu(), name="telegram:menu")
+            self.run_in_background(self._menus.register(), name="telegram:menu")
         return self._bot
-
-    async def _set_menu(self) -> None:
-        """Register the command menu, with a few retries. The commands work without it."""
-        for delay in MENU_RETRY_DELAYS:
-            try:
-                await self._api.set_menu(command_menu(self._context.browser.commands()))
-            except Transient as error:
-                log.warning("menu_not_set", channel=self._context.name, reason=str(error))
-                await asyncio.sleep(delay if error.retry_after is None else error.retry_after)
-            except (
-                ChannelError
-            ) as refusal:  # A rejected token also shows up while receiving, which retires the channel.
-                log.warning("menu_not_set", channel=self._context.name, reason=str(refusal))
-                return
-            else:
-                return
 
     async def handle_all(self, received: Sequence[ReceivedUpdate]) -> tuple[set[int], ChannelError | None]:
         """Handle the updates of each chat in order, and all chats concurrently.
@@ -140,6 +122,8 @@ class UpdateHandler:
                 is_addressed=any(part.is_addressed for part in parts),
             )
         verdict = await self._deliver(message)
+        if verdict is Verdict.ACCEPTED and self._menus.is_due(message):
+            self.run_in_background(self._menus.update(message), name=f"telegram:menu:{message.address.peer}")
         if (update := group[0].update) is not None:
             self._answer_button(update, BUTTON_REFUSED if verdict in {Verdict.REFUSED, Verdict.IGNORED} else None)
 

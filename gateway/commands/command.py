@@ -38,7 +38,7 @@ class Command:
     is_personal: bool = False
     """Its answer is of interest only to the person who sent it. Channels that can, show it to them only."""
     is_for_owners: bool = False
-    """Only owners may use it. Its summary says so."""
+    """Menus show it to owners only. Its summary says so."""
     right: Action | None = None
     """What it does to a scope. In some scopes, only owners may do that."""
 

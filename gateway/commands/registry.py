@@ -58,7 +58,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         name="session delete",
         aliases=("delete",),
-        arguments="<number> [yes]",
+        arguments="<number>",
         summary="Delete a session permanently",
         right=Action.DELETE,
         kind=CommandKind.ORDERED,
@@ -106,7 +106,7 @@ COMMANDS: tuple[Command, ...] = (
         arguments="[name]",
         summary="List or switch workspaces (owner)",
         kind=CommandKind.QUEUED,
-        right=Action.CHOOSE_WORKSPACE,
+        is_for_owners=True,
     ),
     Command(name="tools", summary="List the tools of the agent", kind=CommandKind.READING, is_personal=True),
     Command(name="reminders", aliases=("reminders list",), summary="List the reminders of this chat", is_personal=True),

@@ -177,6 +177,35 @@ async def test_the_menu_lists_commands_of_two_words_by_their_alias(tmp_path: Pat
     assert len(names) == len(set(names))
 
 
+def scope_of(call: Call) -> tuple[str, object]:
+    scope = json.loads(call.fields["scope"]) if "scope" in call.fields else {"type": "default"}
+    return scope["type"], scope.get("chat_id")
+
+
+async def test_only_owners_are_offered_the_commands_for_owners(tmp_path: Path, api: FakeBotApi) -> None:
+    base = settings(tmp_path, api)
+    owned = base.model_copy(update={"gateway": base.gateway.model_copy(update={"owners": (f"telegram:{ADA['id']}",)})})
+    async with gateway(owned):
+        for number, sender in enumerate((BOB, ADA), start=1):
+            await api.say("/whoami", sender=sender)
+            await heard(api, number)
+        menus = {}
+        for times in (1, 2, 3):
+            call = await api.called("setMyCommands", times=times)
+            menus[scope_of(call)] = {entry["command"] for entry in call.json("commands")}
+    assert menus["default", None] >= {"new", "clear", "delete"}
+    assert not menus["default", None] & {"pair", "restart", "workspace"}
+    assert not menus["all_group_chats", None] & {"pair", "clear", "delete"}
+    assert menus["chat", ADA["id"]] >= {"pair", "restart", "workspace"}
+    # The person is no longer an owner after a restart, and so their menu goes.
+    async with gateway(base):
+        await api.say("/whoami", sender=ADA)
+        assert scope_of(await api.called("deleteMyCommands")) == ("chat", ADA["id"])
+        await api.say("/whoami", sender=ADA)
+        await heard(api, 4)
+    assert len(api.calls_of("deleteMyCommands")) == 1
+
+
 async def test_a_restart_loses_no_unacknowledged_message(tmp_path: Path, api: FakeBotApi) -> None:
     async with gateway(settings(tmp_path, api)):
         await api.say("/new One")
