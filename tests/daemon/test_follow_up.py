@@ -62,7 +62,7 @@ async def test_a_message_behind_a_turn_whose_session_is_deleted_is_answered(tmp_
         await sessions.delete("agent:main:loopback:direct:ada")
         parrot.may_answer.set()
         first, second = await replies(chat, 2)
-    assert first == "heard: first"
+    assert first == "*The session was deleted.*"
     assert "no longer exists" in second
 
 
