@@ -16,6 +16,7 @@ from gateway.errors import Refused
 from gateway.sessions import Leaving, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name, session_key
+from gateway.sessions.storage.archive import BLOCK
 from gateway.sessions.storage.disk import Disk
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 
@@ -295,6 +296,20 @@ async def test_an_archived_session_can_be_exported_and_not_imported_again(
 
     with pytest.raises(Refused, match="in the archive"):
         await small.import_lines(None, await lines())
+
+
+async def test_an_export_is_complete_wherever_the_file_is_divided(small: SessionManager, directory: Path) -> None:
+    await start(small, 2)
+    before = transcript(directory, 1).read_bytes()
+    await start(small, 2)
+    (file,) = files(directory)
+    about, *_ = gzip.decompress(file.read_bytes()).splitlines()
+    # The first block that is read contains the line about the session and nothing else.
+    paddings = range(BLOCK - len(about), 0, -1)
+    members = (gzip.compress(about + b" " * padding, compresslevel=0) for padding in paddings)
+    first = next(member for member in members if len(member) == BLOCK)
+    file.write_bytes(first + gzip.compress(before))
+    assert b"".join([block async for block in small.archive.lines(SCOPE)]) == before
 
 
 async def test_nothing_moves_while_a_backup_is_made(small: SessionManager) -> None:

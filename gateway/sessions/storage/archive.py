@@ -183,9 +183,9 @@ def read_about(path: Path) -> ArchivedSession:
 
 
 def transcript_of(path: Path) -> Iterator[bytes]:
-    """Yield the second member of a file in blocks. Raises `DamagedArchive` or `OSError`."""
+    """Yield the second member of a file in blocks, none of them empty. Raises `DamagedArchive` or `OSError`."""
     for block, is_transcript in _members(path):
-        if is_transcript:
+        if is_transcript and block:  # A piece of the file may hold no more than the header of the member.
             yield block
 
 
