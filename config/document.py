@@ -1,7 +1,9 @@
 """Edits the text of a TOML file in place, so that comments, order and layout stay."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from itertools import takewhile
 from typing import Any
 
 import tomlkit
@@ -13,16 +15,57 @@ from tomlkit.items import AbstractTable, InlineTable, Item
 def edit(text: str, parts: Sequence[str], value: object, expected: Mapping[str, object]) -> str | None:
     """Return `text` with the key `parts` set to `value`, or without it if `value` is None.
 
-    `expected` are the tables that the result must contain. Returns None if no edit in place leads to them.
+    `expected` are the tables that the result must contain; a removed key may take the tables with it that it leaves
+    empty. Returns None if no edit in place leads to them.
     """
+    acceptable = [expected] if value is not None else list(_without_empty_parents(expected, parts))
     for attempt in (_edit_table, _add_dotted_key):
         try:
             edited = attempt(text, parts, value)
-            if _is_equal(tomllib.loads(edited), expected):
-                return edited
+            for result in (_keep_last_comments(text, edited), edited):
+                tables = tomllib.loads(result)
+                if any(_is_equal(tables, each) for each in acceptable):
+                    return result
         except (TOMLKitError, ValueError, RecursionError):
             continue  # tomlkit cannot edit every layout.
     return None
+
+
+def _without_empty_parents(tables: Mapping[str, object], parts: Sequence[str]) -> Iterator[Mapping[str, object]]:
+    """Yield `tables`, and then each result of removing one more empty table, from the innermost of `parts` outwards."""
+    yield tables
+    for depth in range(len(parts) - 1, 0, -1):
+        *parents, name = parts[:depth]
+        copy: Any = deepcopy(tables)
+        container = copy
+        for parent in parents:
+            container = container[parent]
+        if container[name]:
+            return
+        del container[name]
+        yield (tables := copy)
+
+
+def _keep_last_comments(text: str, edited: str) -> str:
+    """Put back the comments behind a table that was removed or replaced.
+
+    tomlkit has them in that table. For people, those behind an empty line belong to the next one.
+    """
+    old, new = text.splitlines(keepends=True), edited.splitlines(keepends=True)
+    start = _count_equal(old, new)
+    end = _count_equal(old[start:][::-1], new[start:][::-1])
+    removed = old[start : len(old) - end]
+    last = max((number for number, line in enumerate(removed) if line.strip() and line[0] != "#"), default=-1)
+    behind = removed[last + 1 :]
+    empty = next((number for number, line in enumerate(behind) if not line.strip()), len(behind))
+    kept = behind[empty + 1 :] if start and not old[start - 1].strip() else behind[empty:]
+    place = len(new) - end
+    return "".join([*new[:place], *kept, *new[place:]])
+
+
+def _count_equal(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many lines are the same in both, from the start."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _edit_table(text: str, parts: Sequence[str], value: object) -> str:

@@ -116,6 +116,7 @@ def _edit(path: Path, changes: Sequence[_Change]) -> tuple[_Tables, str | None]:
             from config.document import edit  # noqa: PLC0415
 
             text = edit(text, parts, value, tables)
+            tables = tables if text is None else tomllib.loads(text)
     return tables, text
 
 

@@ -118,6 +118,40 @@ def test_an_edit_changes_only_its_own_lines(
     assert [line[2:] for line in lines if line.startswith("+ ") and line[2:]] == added
 
 
+@pytest.mark.parametrize("key", ["channels", "channels.telegram", "repos"])
+def test_the_comments_behind_a_removed_table_stay(path: Path, key: str) -> None:
+    path.write_text(LAYOUT, encoding="utf-8")
+    unset_value(path, key, {})
+    text = path.read_text(encoding="utf-8")
+    comments = ["# The head of the file.", "# Only this machine.", "# The bots.", "# The folders.", "# The end."]
+    assert [line for line in text.splitlines() if line.startswith("#")] == comments
+    assert "\n\n\n" not in text
+
+
+def test_the_comments_behind_a_replaced_list_stay(path: Path) -> None:
+    path.write_text(LAYOUT, encoding="utf-8")
+    set_value(path, "repos", '[{ name = "blog", path = "~/blog" }]', {})
+    assert path.read_text(encoding="utf-8").endswith('path = "~/blog"\n\n# The end.\n')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Mine.\nsession.ttl_days = 3\n\n# The end.\n[limits]\n",
+        "# Mine.\n[session]\nidentity_links.a = ['x:1']\n# The end.\n",
+        "# Mine.\nsession = { ttl_days = 3 }\n# The end.\n",
+    ],
+)
+def test_removing_the_only_key_of_a_table_keeps_comments(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    key = "session.ttl_days" if "ttl_days" in text else "session.identity_links.a"
+    loaded = unset_value(path, key, {})
+    assert not loaded.warnings
+    assert not tables_of(path).get("session")
+    assert "# Mine.\n" in path.read_text(encoding="utf-8")
+    assert "# The end.\n" in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("comment", ["# The bots.", "# The folders."])
 def test_a_new_key_comes_before_the_comment_of_the_next_table(path: Path, comment: str) -> None:
     path.write_text(LAYOUT, encoding="utf-8")
@@ -143,6 +177,13 @@ def test_the_example_keeps_every_comment(path: Path) -> None:
     kept = [line for line in path.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith("#")]
     assert kept == comments
     assert tables_of(path)["http"]["port"] == 1
+
+
+def _without_empty(value: object) -> object:
+    """Drop empty tables: a removed key may take its table along."""
+    if not isinstance(value, dict):
+        return value
+    return {name: inner for name, old in value.items() if (inner := _without_empty(old)) != {}}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +213,8 @@ def test_every_layout_can_be_edited(path: Path, text: str, key: str) -> None:
     assert path.read_text(encoding="utf-8").count("#") == text.count("#")
     unset_value(path, key, {})
     del table[name]
-    assert tables_of(path) == expected
+    assert _without_empty(tables_of(path)) == _without_empty(expected)
+    assert path.read_text(encoding="utf-8").count("\n# ") == text.count("\n# ")
 
 
 @pytest.mark.parametrize(
