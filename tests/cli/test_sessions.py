@@ -150,6 +150,7 @@ def test_unknown_session_is_refused_with_a_hint(served: Path) -> None:
         (OTHER, None, 1),
         ("web:ann", None, 2),
         ("web:ann", 1, 1),
+        ("web:ann#1", None, 1),
         ("web:ann#2", None, 2),
         ("main:Ann", None, 2),
         ("bob", None, 1),

@@ -29,7 +29,7 @@ async def find_session(archive: Archive, name: str, number: int | None) -> Liste
     scope = name = clean(name)
     if "#" in name:
         try:
-            scope, number_in_key = parse_key(name)
+            scope, number_in_key = parse_key(name.removesuffix("#1"))  # The key of a first session has no number.
         except ValueError as error:
             hint = "Run `gatehouse sessions list` to see them."
             raise Refused(f"`{printable(name)}` is not a session key. {hint}") from error
