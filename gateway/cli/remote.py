@@ -34,19 +34,20 @@ def link(arguments: Sequence[str], *, config: Path | None) -> int:
 def reload(arguments: Sequence[str], *, config: Path | None) -> int:
     description = "Make the running gateway reload its configuration."
     options = command_parser("reload", description, config).parse_args(arguments)
-
-    async def request_reload(control: ControlClient) -> int:
-        answer = await control.post("/reload")
-        applied, restart_needed = answer.get("applied"), answer.get("restart_needed")
-        if isinstance(applied, list) and applied:
-            print(f"Applied: {', '.join(map(str, applied))}.")
-        if isinstance(restart_needed, list) and restart_needed:
-            print(f"Not applied until you restart the gateway: {', '.join(map(str, restart_needed))}.")
-        if not applied and not restart_needed:
-            print("Configuration reloaded. Nothing has changed.")
-        return EXIT_OK
-
     return ask_daemon(options.config, request_reload)
+
+
+async def request_reload(control: ControlClient) -> int:
+    """Make the gateway reload its configuration, and print which keys it applied."""
+    answer = await control.post("/reload")
+    applied, restart_needed = answer.get("applied"), answer.get("restart_needed")
+    if isinstance(applied, list) and applied:
+        print(f"Applied: {', '.join(map(str, applied))}.")
+    if isinstance(restart_needed, list) and restart_needed:
+        print(f"Not applied until you restart the gateway: {', '.join(map(str, restart_needed))}.")
+    if not applied and not restart_needed:
+        print("Configuration reloaded. Nothing has changed.")
+    return EXIT_OK
 
 
 def log_level(arguments: Sequence[str], *, config: Path | None) -> int:

@@ -18,6 +18,7 @@ from gateway.cli.common import (
     fail,
     print_error,
 )
+from gateway.cli.remote import request_reload
 from gateway.cli.service import install
 from gateway.cli.setup.choices import Choices, bot_channels
 from gateway.cli.setup.questions import INTRODUCTION, Prompter, TerminalPrompter, ask_bots, ask_model, ask_service
@@ -120,8 +121,7 @@ async def _apply(directory: Path, prompter: Prompter | None, *, needs_owner: boo
             print(f"Then write to your bot. {_PAIRING}")
         return EXIT_OK
     async with ControlClient(directory) as control:
-        await control.post("/reload")
-        print("The running gateway has reloaded its configuration.")
+        await request_reload(control)
         if needs_owner and prompter is None:
             print(f"Write to your bot. {_PAIRING}")
         elif needs_owner and prompter is not None:
