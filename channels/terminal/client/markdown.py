@@ -5,6 +5,7 @@ from io import StringIO
 
 from markdown_it.tree import SyntaxTreeNode
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,9 @@ MAX_WIDTH = 100
 """Longer lines are hard to read."""
 MIN_WIDTH = 20
 _CODE_INDENT = "    "
+_COLUMN_GAP = "   "
+_MIN_COLUMN = 12
+"""A column of a table gets at least this width, or that of its longest word."""
 _STYLES = {"em": "italic", "strong": "bold", "s": "strike", "code_inline": "cyan"}
 
 
@@ -105,6 +109,10 @@ class TerminalText:
 
     def _table(self, node: SyntaxTreeNode, width: int) -> list[str]:
         head, *rows = [row.children for part in node.children for row in part.children]
+        columns = zip(*([cell_len(_longest_word(cell)) for cell in row] for row in (head, *rows)), strict=True)
+        needed = sum(min(max(column), _MIN_COLUMN) + len(_COLUMN_GAP) for column in columns) - len(_COLUMN_GAP)
+        if needed > width:
+            return self._records(head, rows, width)
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for cell in head:
             style = str(cell.attrs.get("style", ""))
@@ -114,11 +122,30 @@ class TerminalText:
             table.add_row(*(_inline(cell, Text()) for cell in row))
         return self._lines(table, width)
 
+    def _records(
+        self, head: Sequence[SyntaxTreeNode], rows: Sequence[Sequence[SyntaxTreeNode]], width: int
+    ) -> list[str]:
+        """Show each row as lines of a name and a value: rich leaves out columns for which there is no room."""
+        lines: list[str] = []
+        for row in rows or [head]:
+            if lines:
+                lines.append("")
+            for name, cell in zip(head, row, strict=True):
+                text = Text()
+                if rows and (label := _inline(name, Text(style="bold"))).plain:
+                    text.append_text(label).append(": ")
+                lines += self._lines(_inline(cell, text), width)
+        return lines
+
     def _lines(self, renderable: RenderableType, width: int) -> list[str]:
         self._console.width = max(width, MIN_WIDTH)
         with self._console.capture() as capture:
             self._console.print(renderable)
         return [line.rstrip() for line in capture.get().removesuffix("\n").split("\n")]
+
+
+def _longest_word(node: SyntaxTreeNode) -> str:
+    return max(_inline(node, Text()).plain.split(), key=cell_len, default="")
 
 
 def _inline(node: SyntaxTreeNode, text: Text, style: str = "") -> Text:

@@ -38,6 +38,16 @@ def test_markdown_is_laid_out(markdown: str, lines: list[str]) -> None:
     assert [line.rstrip() for line in shown(markdown)] == lines
 
 
+def test_a_table_with_too_many_columns_becomes_a_list_of_its_rows() -> None:
+    names = [f"name{number}" for number in range(8)]
+    rows = [[f"value{number}{row}" for number in range(8)] for row in "ab"]
+    table = "\n".join("|".join(cells) for cells in (names, ["---"] * 8, *rows))
+    pairs = [[f"{name}: {value}" for name, value in zip(names, row, strict=True)] for row in rows]
+    assert shown(table) == [*pairs[0], "", *pairs[1]]
+    assert shown(table, 100)[2].split() == rows[0]
+    assert shown("|".join(names) + "\n" + "|".join(["---"] * 8)) == names
+
+
 def test_styles_are_escape_sequences() -> None:
     assert style.markdown("**b** *i* `c` ~~s~~", WIDTH) == [
         "\x1b[1mb\x1b[0m \x1b[3mi\x1b[0m \x1b[36mc\x1b[0m \x1b[9ms\x1b[0m"
