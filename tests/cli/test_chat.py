@@ -96,6 +96,12 @@ def test_a_long_text_from_a_pipe_is_sent_as_a_file(home: Path) -> None:
     assert "> summarise this \\[file: stdin.txt, text/plain, 400 kB" in done.stdout
 
 
+def test_an_empty_pipe_adds_no_file_to_a_long_message(home: Path) -> None:
+    done = gatehouse("chat", "--once", "long " * 6_399, home=home, stdin="\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(home.rglob("*stdin.txt"))
+
+
 def test_files_are_sent_with_the_first_message(home: Path) -> None:
     (home / "notes.txt").write_text("buy milk")
     (home / "more notes.txt").write_text("buy bread")

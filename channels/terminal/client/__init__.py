@@ -61,7 +61,8 @@ async def chat(
             prompt = ChatPrompt(data_dir / "chat_history")
             interactive = InteractiveChat(prompt, new_view=PlainAnswer if is_dumb else styled, files=uploaded)
             async with connected(connect, interactive.receive) as connection:
-                print(f"{printable(where)}\n{HINT}")
+                width = shutil.get_terminal_size().columns
+                print(*style.plain(where, width), *style.plain(HINT, width), sep="\n")
                 if model is not None:
                     chosen = await connection.ask(PendingMessage(f"/model {model}"))
                     if not chosen.is_answer:
@@ -84,11 +85,11 @@ async def chat(
                     text = await read_all(stdin)
                 elif text and not sys.stdin.isatty():
                     added = await piped.read_beside(stdin, limit=MAX_STDIN_FILE)
-                    whole = f"{text}\n\n{STDIN_LABEL}\n{added}"
-                    if len(whole) > await connection.max_text_chars():
+                    whole = f"{text}\n\n{STDIN_LABEL}\n{added}" if added.strip() else text
+                    if whole != text and len(whole) > await connection.max_text_chars():
                         content = await upload(STDIN_FILE, added.encode())
                         uploaded = (*uploaded, msgspec.convert(content, UploadedFile))
-                    elif added.strip():
+                    else:
                         text = whole
                 code = await piped.send(connection, text, uploaded)
     # `except*`, because `connected` runs a task group, which raises exception groups.
