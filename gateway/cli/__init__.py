@@ -29,7 +29,7 @@ COMMANDS = {
     "reload": ("gateway.cli.remote:reload", "make the running gateway reload its configuration"),
     "log-level": ("gateway.cli.remote:log_level", "change the running gateway's log level"),
     "pair": ("gateway.cli.pair:main", "approve or deny people who have written to a bot"),
-    "sessions": ("gateway.cli.sessions:main", "list, show, export, import, delete and verify sessions"),
+    "sessions": ("gateway.cli.sessions:main", "list, show, export, import, move, restore, delete and verify sessions"),
     "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
     "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
     "import": ("gateway.cli.import_:main", "import sessions from miniclaw and claw0"),
