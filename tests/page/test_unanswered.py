@@ -50,6 +50,17 @@ async def page_url(tmp_path: Path, provider: ScriptedProvider, gate: Gate) -> As
         daemon.stop()
 
 
+async def test_opened_details_do_not_hide_the_button_below_them(page: Page) -> None:
+    await page.set_viewport_size({"width": 375, "height": 320})
+    await write(page, "What is up?")
+    await page.locator(".reply.failure").get_by_text("Details").click()
+    await expect(page.get_by_text(DETAILS)).to_be_visible()
+    scroller = page.locator("#scroller")
+    height = await scroller.evaluate("node => node.scrollHeight - node.clientHeight")
+    assert height > 0
+    await expect(scroller).to_have_js_property("scrollTop", height)
+
+
 async def test_a_failed_answer_can_be_retried_and_shows_details(page: Page) -> None:
     await write(page, "What is up?")
     failure, retry = page.locator(".reply.failure"), page.get_by_role("button", name="Try again")

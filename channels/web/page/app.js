@@ -119,6 +119,8 @@ function listen() {
   addEventListener("resize", resizeInput);
   // Also when a toast, a file or a longer message takes space from the log.
   new ResizeObserver(() => state.isAtEnd && scrollToEnd()).observe($("scroller"));
+  // Opened details push the button below them out of sight. The event does not bubble.
+  $("scroller").addEventListener("toggle", () => state.isAtEnd && scrollToEnd(), { capture: true });
   addEventListener("hashchange", () => location.hash.startsWith("#code=") && start());
   document.addEventListener("visibilitychange", () => document.hidden || (reconnectNow(), render()));
   setInterval(render, 30000); // Updates "5 min ago".
