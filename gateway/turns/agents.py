@@ -197,10 +197,7 @@ def agent_faults(settings: Settings) -> list[str]:
         if find_spec("mcp") is None
     ]
     for name, agent in settings.agents.items():
-        if agent.backend is Backend.ACP and find_spec("acp") is None:
-            command = Installation.present().extra_command("acp")
-            faults.append(f"agents.{name}.backend needs an extra that is not installed. Install it: {command}")
-        elif agent.backend is Backend.ACP:
+        if agent.backend is Backend.ACP:
             faults.append(f"agents.{name}.backend: this version of Gatehouse doesn't support it yet. Remove it.")
     for name, agent in settings.agents.items():
         for part in (_read_prompt, open_toolbox):

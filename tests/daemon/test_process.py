@@ -124,7 +124,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
         ('[providers.gpt]\nkind = "openai"\napi_key = "env:NOT_SET"', ["providers.gpt.api_key", "NOT_SET"]),
         (
             '[agents.coder]\nbackend = "acp"\ncommand = ["x"]',
-            ["agents.coder.backend", "an extra that is not installed"],
+            ["agents.coder.backend", "doesn't support it yet"],
         ),
         ("[channels.carrier_pigeon]", ["carrier_pigeon", "web"]),
         ('[gateway]\ndata_dir = "/proc/nowhere"', ["/proc/nowhere", "gateway.data_dir"]),
