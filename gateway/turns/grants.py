@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Any
 
@@ -22,8 +23,9 @@ log = structlog.get_logger()
 MAX_GRANTS = 100
 """For each person who allows calls."""
 ANY = "*"
-_SAFE = r"[\w ./:=@%+,-]*"
+_SAFE = re.compile(r"[\w ./:=@%+,-]*", re.ASCII)
 """What a `*` inside a pattern stands for: nothing that a shell treats specially, and no line break."""
+_QUOTES = re.compile(r"""['"\\]""")
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +47,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """The person who allowed it: the same, or an owner."""
     at: datetime
     files: dict[str, str] | None = None
-    """The digests of the files that the call named. None if there are patterns: they may name others."""
+    """The digests of the files that the call named. With patterns: only of those that the other text names."""
 
     @property
     def fact(self) -> str:
@@ -58,6 +60,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         # Compared as JSON, where `true` is not 1.
         is_equal = all(_as_json(call.input[name]) == _as_json(value) for name, value in self.arguments.items())
         return is_equal and all(_matches(pattern, call.input[name]) for name, pattern in self.patterns.items())
+
+    def accepts_files(self, files: Mapping[str, str]) -> bool:
+        """Return whether the files that a call names are as they were. Patterns may name further files."""
+        if self.files is None:  # An older version made the grant.
+            return True
+        return self.files.items() <= files.items() if self.patterns else self.files == files
 
     def __str__(self) -> str:
         parts = [f"{name}: {shown_value(value)}" for name, value in self.arguments.items()]
@@ -111,7 +119,7 @@ class GrantBook:
             person=Person.of(address, question.asker),
             by=granter,
             at=self._now(),
-            files=None if patterns else question.asked.files,
+            files=_fixed_files(question, patterns) if patterns else question.asked.files,
         )
 
     def add(self, grant: Grant) -> None:
@@ -131,7 +139,7 @@ class GrantBook:
         for grant in self._grants.values():
             if (grant.agent, grant.workspace) != (agent, workspace) or not grant.covers(call):
                 continue
-            if grant.files is not None and grant.files != files:
+            if not grant.accepts_files(files):
                 continue
             if grant.session == session or (not grant.session and all(self._is_for(grant, each) for each in senders)):
                 return grant
@@ -182,7 +190,8 @@ def parse_patterns(text: str, call: ToolCall) -> dict[str, str]:
         example = next(iter(call.input), "argument")
         raise Refused(f"Write the arguments that may differ as name=pattern, like {example}=*.")
     ends = [*(each.start() for each in found[1:]), len(text)]
-    return {each[1]: text[each.end() : end].strip() for each, end in zip(found, ends, strict=True)}
+    # Several wildcards in a row mean the same as one.
+    return {each[1]: re.sub(r"\*+", ANY, text[each.end() : end].strip()) for each, end in zip(found, ends, strict=True)}
 
 
 def _matches(pattern: str, value: Json) -> bool:
@@ -190,10 +199,36 @@ def _matches(pattern: str, value: Json) -> bool:
         return True
     if not isinstance(value, str):
         return False
-    expression = f"({_SAFE})".join(re.escape(part) for part in pattern.split("*"))
-    found = re.fullmatch(expression, value, re.ASCII)
-    # No way up in a path: `notes/*` does not stand for `notes/../key`.
-    return found is not None and not any(".." in part for part in found.groups())
+    first, *others = pattern.split(ANY)
+    if not others:
+        return value == pattern
+    *middle, last = others
+    if len(value) < len(first) + len(last) or not value.startswith(first) or not value.endswith(last):
+        return False
+    # No way up in a path: neither `notes/*` nor `notes/.*` stands for `notes/../key`.
+    if value.count("..") > pattern.count(".."):
+        return False
+    # The first place of each part is always a right one if any is. A regular expression would try all of them, which
+    # takes hours for a few wildcards and a text that a model has chosen.
+    at, end = len(first), len(value) - len(last)
+    for part in middle:
+        found = value.find(part, at, end)
+        if found < 0 or not _SAFE.fullmatch(value, at, found):
+            return False
+        at = found + len(part)
+    return _SAFE.fullmatch(value, at, end) is not None
+
+
+def _fixed_files(question: Question, patterns: Mapping[str, str]) -> dict[str, str]:
+    """Return the named files that no wildcard stands for: `sh build.sh *` allows that script as it is now."""
+    texts = [_as_json(value).decode() for name, value in question.call.input.items() if name not in patterns]
+    texts += [part for pattern in patterns.values() for part in pattern.split(ANY)]
+    fixed = " ".join(_QUOTES.sub("", text) for text in texts)
+
+    def is_fixed(path: str) -> bool:
+        return re.search(rf"(?<![\w.-]){re.escape(PurePosixPath(path).name)}(?![\w./-])", fixed) is not None
+
+    return {path: digest for path, digest in (question.asked.files or {}).items() if is_fixed(path)}
 
 
 def _as_json(value: Json) -> bytes:

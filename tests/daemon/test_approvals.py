@@ -539,6 +539,25 @@ async def test_a_grant_ends_when_the_named_file_changes_and_when_its_person_lose
     assert runner.ran == ["build.sh"] * 2
 
 
+async def test_a_pattern_allows_a_script_in_its_fixed_part_only_as_it_was(tmp_path: Path) -> None:
+    runner = Runner()
+    steps = [([run_script()], [TextDelta(text="Done.")]) for _ in range(3)]
+    provider = ScriptedProvider([TextDelta(text="Hi.")], *(step for pair in steps for step in pair))
+    async with gateway(generous(tmp_path), agent(provider, runner)) as (daemon, chat):
+        folder = await workspace_of_ada(chat, daemon)
+        (folder / "build.sh").write_text("make")
+        await chat.say("go", sender=ADA, peer="ada")
+        await chat.hear_message()
+        said = await say_and_hear(chat, "/approve always path=*build.sh", 2)
+        assert any("unless a file that it names changes" in text for text in said)
+        assert await say_and_hear(chat, "again") == ["Done."]
+        (folder / "build.sh").write_text("make install")
+        await chat.say("again", sender=ADA, peer="ada")
+        assert (await chat.hear_message()).text.startswith("May I use run?")
+        await say_and_hear(chat, "no", 2)
+    assert runner.ran == ["build.sh"] * 2
+
+
 @dataclass
 class Slow(Runner):
     """The approved call runs until `leave` is set."""

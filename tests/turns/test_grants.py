@@ -51,6 +51,15 @@ def test_equal_arguments_are_covered_in_any_order_and_others_are_not() -> None:
         ("git log *", "git log `rm`", False),
         ("notes/*.md", "notes/a/b.md", True),
         ("notes/*", "notes/../key", False),
+        ("notes/.*", "notes/../key", False),
+        ("notes/.*", "notes/.hidden", True),
+        ("../*", "../../key", False),
+        ("../*", "../a", True),
+        ("a*a", "a", False),
+        ("*a*a*b", "xaab", True),
+        ("*;*", "a;b", True),
+        ("*;*", "a;b;c", False),
+        ("*a*a*a*a*a*a*a*a*b", "a" * 20_000, False),
         ("a.b", "axb", False),
         ("*", "anything; at all\n", True),
         ("*", 5, True),
@@ -66,6 +75,7 @@ def test_a_wildcard_stands_for_nothing_that_a_shell_treats_specially(
 def test_patterns_may_contain_spaces_and_end_before_the_next_name() -> None:
     given = call(command="git log", path="a", p="x")
     assert parse_patterns("command=git log * path=src/*", given) == {"command": "git log *", "path": "src/*"}
+    assert parse_patterns("command=** path=a***b", given) == {"command": "*", "path": "a*b"}
     assert parse_patterns("", given) == {}
     for wrong in ("command", "colour=red", "x command=*"):
         with pytest.raises(Refused, match="name=pattern"):
