@@ -84,6 +84,23 @@ def is_member_name(name: str) -> bool:
     return _MEMBER_NAME.fullmatch(name) is not None and not {"", ".", ".."} & set(name.split("/"))
 
 
+def member_key(name: str) -> str:
+    """Return the key of a member in the manifest: its name, unless that contains bytes that JSON cannot hold.
+
+    An agent chooses the names in its workspace. The NUL marks such a key, since no file name contains one.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "\0" + name.encode(errors="surrogateescape").decode("latin-1")
+    return name
+
+
+def is_member_key(key: str) -> bool:
+    """Return True if a manifest may contain the key."""
+    return is_member_name(key.removeprefix("\0"))
+
+
 class TarWriter:
     """Produces a tar archive in pieces, and remembers its members for the manifest.
 
@@ -130,7 +147,7 @@ class TarWriter:
                 yield block
                 at += len(block)
             yield bytes(-size % BLOCKSIZE)
-            self.members[name] = Member(size, digest.hexdigest())
+            self.members[member_key(name)] = Member(size, digest.hexdigest())
         finally:
             os.close(descriptor)
 
@@ -292,4 +309,5 @@ def _read_index(path: Path) -> bytes:
 def _remove_copies(directory: Path) -> None:
     """Remove the copy of the spool, and copies that interrupted backups have left."""
     for copy in directory.glob(f"{_COPY}*"):
-        copy.unlink(missing_ok=True)
+        with suppress(IsADirectoryError):  # A folder is not from us.
+            copy.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -244,12 +245,27 @@ def long_header(_data: bytes) -> bytes:
     return gzip.compress(info.tobuf(tarfile.GNU_FORMAT))
 
 
-def with_member(name: str, link: str = "", kind: bytes = tarfile.REGTYPE) -> bytes:
+def endless_headers(_data: bytes) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 11
+    return gzip.compress((info.tobuf(tarfile.USTAR_FORMAT) + b"11 foo=bar\n".ljust(tarfile.BLOCKSIZE, b"\0")) * 5_000)
+
+
+def deep_manifest(_data: bytes) -> bytes:
+    return with_member("manifest.json", content=b"[" * 200_000)
+
+
+def deep_folders(data: bytes) -> bytes:
+    return rewritten(data, {}, {f"workspace/{'d/' * 1_900}file": b""})
+
+
+def with_member(name: str, link: str = "", kind: bytes = tarfile.REGTYPE, content: bytes = b"") -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
         info = tarfile.TarInfo(name)
         info.type, info.linkname = (tarfile.SYMTYPE, link) if link else (kind, "")
-        archive.addfile(info, io.BytesIO())
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
     return made.getvalue()
 
 
@@ -285,6 +301,47 @@ async def test_damaged_backup_changes_nothing(archive: Path, tmp_path: Path) -> 
             restored(bad, tmp_path / "new")
         assert not list((tmp_path / "new/data").iterdir())
     assert not (tmp_path / "climbed").exists()
+
+
+async def test_archive_that_is_nested_too_deeply_changes_nothing(archive: Path, tmp_path: Path) -> None:
+    for spoil in (endless_headers, deep_manifest, deep_folders):
+        with pytest.raises(Refused, match=r"Nothing was changed\."):
+            restored(spoiled(archive, spoil), tmp_path / "new")
+        assert not list((tmp_path / "new/data").iterdir())
+
+
+async def test_unknown_parts_of_a_manifest_take_no_memory(archive: Path, tmp_path: Path) -> None:
+    """A manifest of the allowed size could become twenty times as large in memory, and is tiny when compressed."""
+    claim = b'{"format":"gatehouse-backup","version":1,"x":[' + b"[]," * 2_000_000 + b"[]]}"
+    bad = spoiled(archive, lambda _: with_member("manifest.json", content=claim))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="truncated or damaged"):
+            restored(bad, tmp_path / "new")
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(claim)
+    finally:
+        tracemalloc.stop()
+
+
+async def test_file_names_that_are_not_unicode_are_backed_up_and_restored(tmp_path: Path) -> None:
+    """An agent chooses the names in its workspace. None of them may prevent a backup."""
+    name = os.fsdecode(b"workspace/main/\xff\xfe.txt")
+    async with gateway(settings(tmp_path)) as (daemon, _):
+        (tmp_path / "data/workspace/main").mkdir(parents=True)
+        (tmp_path / "data" / name).write_text("strange")
+        archive = await taken(daemon, tmp_path / "backup.tar.gz")
+    assert restored(archive, tmp_path / "new").manifest.skipped == []
+    assert (tmp_path / "new/data" / name).read_text() == "strange"
+
+
+async def test_other_kinds_of_files_with_our_temporary_names_prevent_nothing(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, _):
+        (tmp_path / "data/.backup-x").mkdir()
+        archive = await taken(daemon, tmp_path / "backup.tar.gz")
+    (tmp_path / "new/data").mkdir(parents=True)
+    (tmp_path / "new/data/.restoring-file").write_text("x")
+    (tmp_path / "new/data/.restoring-link").symlink_to(tmp_path)
+    restored(archive, tmp_path / "new")
 
 
 async def test_secrets_that_the_manifest_does_not_declare_are_refused(archive: Path, tmp_path: Path) -> None:
