@@ -6,6 +6,7 @@ on a `struct seccomp_data`: https://docs.kernel.org/userspace-api/seccomp_filter
 
 import errno
 import os
+import socket
 import struct
 from typing import NamedTuple
 
@@ -91,6 +92,11 @@ _MISSING = {
 
 _CLONE = _Numbers(56, 220)
 _UNSHARE = _Numbers(272, 97)
+_SOCKET = _Numbers(41, 198)
+_SOCKETPAIR = _Numbers(53, 199)
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+"""The sockets that commands may have. Others belong to no network namespace: AF_VSOCK reaches the host of a virtual
+machine from a sandbox without a network."""
 _AUDIT_ARCHITECTURES = _Numbers(0xC000003E, 0xC00000B7)
 
 
@@ -111,6 +117,13 @@ def filter_program(machine: str = "") -> bytes | None:
     for calls, error in ((_FORBIDDEN, errno.EPERM), (_MISSING, errno.ENOSYS)):
         for numbers in calls.values():
             program += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _FAIL | error)]
+    more = len(_FAMILIES)
+    program += [
+        *((_EQUAL, 1, 0, _SOCKET[column]), (_EQUAL, 0, more + 3, _SOCKETPAIR[column])),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        *((_EQUAL, more - index, 0, family) for index, family in enumerate(_FAMILIES)),
+        *((_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)),
+    ]
     program += [
         *((_EQUAL, 1, 0, _CLONE[column]), (_EQUAL, 0, 3, _UNSHARE[column])),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),

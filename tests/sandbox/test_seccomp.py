@@ -49,6 +49,19 @@ def test_the_filter_forbids_keys_and_namespaces(
     assert decide(machine, architecture, 435) == FAIL | errno.ENOSYS  # clone3
 
 
+@pytest.mark.parametrize(
+    ("machine", "architecture", "calls"), [("x86_64", X86_64, (41, 53)), ("aarch64", AARCH64, (198, 199))]
+)
+def test_sockets_outside_of_the_network_namespace_are_refused(
+    machine: str, architecture: int, calls: tuple[int, int]
+) -> None:
+    for call in calls:
+        for family in (1, 2, 10, 16):
+            assert decide(machine, architecture, call, family) == ALLOW
+        for family in (0, 17, 30, 38, 40, 45, 1 << 31):  # PACKET, TIPC, ALG, VSOCK and MCTP, for example.
+            assert decide(machine, architecture, call, family) == FAIL | errno.EAFNOSUPPORT
+
+
 @pytest.mark.parametrize(("machine", "architecture"), [("x86_64", I386), ("aarch64", ARM), ("x86_64", AARCH64)])
 def test_calls_of_another_architecture_kill_the_process(machine: str, architecture: int) -> None:
     assert decide(machine, architecture, 1) == KILL

@@ -274,6 +274,9 @@ async def test_the_kernel_refuses_these_calls_to_a_command(context: ToolContext)
     }
     outcome = await run(errors_of(*refused.values()), context)
     assert outcome.output.split() == [str(errno.EPERM)] * len(refused)
+    no_family = [(41, 40, 1, 0), (41, 38, 5, 0)]  # AF_VSOCK and AF_ALG.
+    outcome = await run(errors_of(*no_family), context)
+    assert outcome.output.split() == [str(errno.EAFNOSUPPORT)] * len(no_family)
     missing = [(425, 1, 0), (435, 0, 0), (0x40000000 + 39,), (471,)]
     outcome = await run(errors_of(*missing), context)
     assert outcome.output.split() == [str(errno.ENOSYS)] * len(missing)
