@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.access.guests import Applicant, Person
 from gateway.access.rules import Live, is_owner
-from gateway.contract import Address, Button, Outbound, PeerKind, Sender
+from gateway.contract import Address, Button, Outbound, Sender
 from gateway.spool import SetFact, Spool, SpoolFull
 
 OWNER_CHAT_FACTS = "owner_chats/"
@@ -32,6 +32,8 @@ class OwnerChats:
         self._spool = spool
         self._now = now
         self._chats: dict[Person, tuple[Address, Sender]] = {}
+        self.known: set[tuple[Address, str]] = set()
+        """The chats, each with the id of its owner. Only other chats have to be noted."""
         self._told: dict[str, deque[datetime]] = {}
         """When the owners were told about requests, by channel."""
 
@@ -39,18 +41,22 @@ class OwnerChats:
         for value in facts.values():
             address, sender = msgspec.json.decode(value, type=tuple[Address, Sender])
             self._chats[Person.of(address, sender)] = address, sender
+            self.known.add((address, sender.id))
 
     async def note(self, address: Address, sender: Sender) -> None:
-        """Remember the direct chat of an owner, who has written there. Costs a commit for the first message only."""
+        """Remember the direct chat of an owner, who has written there. Costs a commit if it was not known."""
         person = Person.of(address, sender)
         known = self._chats.get(person)
-        if address.kind is not PeerKind.DIRECT or (known is not None and known[0].peer == address.peer):
+        if known is not None and known[0].peer == address.peer:  # Another thread of the same chat.
             return
         chat = Address(channel=address.channel, account=address.account, kind=address.kind, peer=address.peer)
         value = msgspec.json.encode((chat, sender)).decode()
         with suppress(SpoolFull):  # The next message tries again.
             await self._spool.commit(SetFact(name=f"{OWNER_CHAT_FACTS}{person}", value=value))
             self._chats[person] = chat, sender
+            self.known.add((chat, sender.id))
+            if known is not None:
+                self.known.discard((known[0], sender.id))
 
     def questions(self, applicant: Applicant) -> list[Outbound]:
         """Return a message to each owner about a request for access. Empty if there were many requests lately."""

@@ -148,7 +148,8 @@ class Intake:
         except Refused as refusal:
             await reply(str(refusal))
             return Verdict.REFUSED
-        if owner:  # After the message is safe: the chat can be noted with the next one too.
+        # After the message is safe: the chat can be noted with the next one too.
+        if owner and address.kind is PeerKind.DIRECT and (address, sender.id) not in self._owner_chats.known:
             await self._owner_chats.note(address, sender)
         return verdict
 
