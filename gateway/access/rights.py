@@ -3,11 +3,8 @@
 from collections.abc import Collection
 from enum import Enum
 
-from msgspec.structs import replace
-
-from config import DmScope, GroupScope
-from gateway.access.rules import Live, are_same_person, may_talk
-from gateway.contract import Address, Inbound, PeerKind, Sender
+from gateway.access.rules import Live, are_same_person, is_shared
+from gateway.contract import Address, Inbound, Sender
 from gateway.errors import Refused
 
 
@@ -48,24 +45,3 @@ def is_open_to_all(live: Live, action: Action, address: Address, sender: Sender)
     if action is Action.CHOOSE_WORKSPACE:  # Workspaces are the owner's folders, whoever is in the scope.
         return False
     return not is_shared(live, address, sender)
-
-
-def is_shared(live: Live, address: Address, sender: Sender) -> bool:
-    """Return whether people other than `sender` can be in the scope of a message. `routing.py` makes the scopes."""
-    session = live.settings.session
-    if address.kind is not PeerKind.DIRECT:
-        # Anonymous administrators write with the id of their group, so that id is not one person.
-        return session.group_scope is not GroupScope.PER_SENDER or sender.id == address.peer
-    if session.dm_scope is DmScope.MAIN:
-        return True
-    if session.dm_scope is not DmScope.PER_PEER:
-        return False
-    # The scope `per-peer` has no channel in its key. Another person may have the same id on another channel, unless
-    # a link says that it is the same person.
-    me = (address.channel, sender.id)
-    return any(
-        may_talk(live, replace(address, channel=channel, account=account), replace(sender, is_owner=False))
-        for channel, table in live.settings.channels.items()
-        if channel != address.channel and table.enabled and not are_same_person(live, me, (channel, sender.id))
-        for account in table.account_names()
-    )

@@ -1,10 +1,10 @@
-"""Access rules: who may talk to the gateway and who is an owner, by the current settings and guests (`Live`)."""
+"""Access rules: who may talk, who is an owner and who shares a scope, by the current settings and guests (`Live`)."""
 
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from config import ChannelSettings, DmPolicy, GroupPolicy, Settings
+from config import ChannelSettings, DmPolicy, DmScope, GroupPolicy, GroupScope, Settings
 from gateway.access.guests import GuestBook, Person
 from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender
 from gateway.errors import GatehouseError
@@ -131,3 +131,24 @@ def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) ->
     # Identity links are written as `channel:id`.
     ids = {":".join(one), ":".join(other)}
     return any(ids <= set(linked) for linked in live.settings.session.identity_links.values())
+
+
+def is_shared(live: Live, address: Address, sender: Sender) -> bool:
+    """Return whether people other than `sender` can be in the scope of a message. `routing.py` makes the scopes."""
+    session = live.settings.session
+    if address.kind is not PeerKind.DIRECT:
+        # Anonymous administrators write with the id of their group, so that id is not one person.
+        return session.group_scope is not GroupScope.PER_SENDER or sender.id == address.peer
+    if session.dm_scope is DmScope.MAIN:
+        return True
+    if session.dm_scope is not DmScope.PER_PEER:
+        return False
+    # The scope `per-peer` has no channel in its key. Another person may have the same id on another channel, unless
+    # a link says that it is the same person.
+    me = (address.channel, sender.id)
+    return any(
+        may_talk(live, replace(address, channel=channel, account=account), replace(sender, is_owner=False))
+        for channel, table in live.settings.channels.items()
+        if channel != address.channel and table.enabled and not are_same_person(live, me, (channel, sender.id))
+        for account in table.account_names()
+    )

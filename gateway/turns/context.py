@@ -11,8 +11,7 @@ from time import monotonic
 
 from msgspec import Struct
 
-from gateway.access.rights import is_shared
-from gateway.access.rules import Live
+from gateway.access.rules import Live, is_shared
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import sanitize_name
 from gateway.agent.toolbox.notes import load_notes

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from config import ChannelSettings, DmScope, GroupScope, SessionSettings, Settings
-from gateway.access.rights import Action, check_right, is_shared
-from gateway.access.rules import Live
+from gateway.access.rights import Action, check_right
+from gateway.access.rules import Live, is_shared
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
 
