@@ -178,8 +178,15 @@ class Delivery:
             parts += self.compose(message, key=key, turn=turn, files=files)
         return parts
 
+    def fits(self, message: Outbound) -> bool:
+        """Return whether the text fits into one message of its channel."""
+        channel = self._channel(message)
+        return channel is None or channel.text_limit.measure(message.text) <= channel.text_limit.size
+
     def forget_drafts(self, turn: str, parts: Sequence[AddToOutbox]) -> list[Operation]:
         """Forget the drafts of a turn that none of its `parts` replaces. Return the operations for that."""
+        if turn not in self._drafts.receipts:  # The first draft has the key of the turn, so there are none.
+            return []
         replaced = {part.key for part in parts}
         unused = [key for key in self._drafts.keys_of(turn) if key not in replaced]
         return [operation for key in unused for operation in self._drafts.drop(key)]
@@ -248,7 +255,7 @@ class Delivery:
             is_clear=partial(self._is_clear, _chat_key(template.address)),
             sleep=self._sleep,
             part_size=part_size(channel.text_limit) if channel is not None else 0,
-            max_parts=self._max_parts(template.address),
+            max_parts=partial(self._max_parts, template.address),
         )
 
     async def _deliver(self, row: OutboxRow) -> None:
@@ -256,6 +263,7 @@ class Delivery:
         may_have_arrived = row.state is OutboxState.SENDING
         waited = 0.0  # Counted instead of read off the clock, which may jump.
         delays = backoff_delays()
+        has_failed = False
         try:
             while True:
                 channel = self._channel(row.message)
@@ -274,6 +282,7 @@ class Delivery:
                 if failure is None:
                     self.health.answered(row.message.address)
                     return
+                has_failed = True
                 self._metrics.send_failures[(channel.name,)] += 1
                 self.health.failed(row.key, row.message.address, str(failure), since=begun)
                 may_have_arrived = may_have_arrived or failure.may_have_arrived
@@ -284,7 +293,8 @@ class Delivery:
                 await self._sleep(pause)
                 waited += pause
         finally:
-            self.health.forget(row.key)
+            if has_failed:
+                self.health.forget(row.key)
 
     async def _attempt(self, channel: Channel, row: OutboxRow, *, may_have_arrived: bool) -> Transient | None:
         """Send a row once and commit the outcome. Return the reason to try again, if any."""

@@ -106,7 +106,7 @@ class DraftStream:
         is_clear: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]],
         part_size: int,
-        max_parts: int = 0,
+        max_parts: Callable[[], int] = lambda: 0,
     ) -> None:
         """Messages are cut at `part_size`. An answer of more than `max_parts` becomes a file; 0: it never does."""
         self._max_parts = max_parts
@@ -217,7 +217,7 @@ class DraftStream:
         """Finish the messages that are full, and show the one that is being written."""
         assert self._parts is not None  # noqa: S101 - there is a channel.
         while (finished := self._parts.finished_part(text)) is not None:
-            if 0 < self._max_parts <= self._number + 1:
+            if 0 < self._max_parts() <= self._number + 1:
                 raise _BecomesFile
             await self._wait_until_clear()
             await self._put(channel, edits, finished)

@@ -143,8 +143,9 @@ class TurnRecorder:
             here = job.inbound.address
             replies = [replace(each, text=written) if each.address == here else each for each in replies]
             replies = [each for each in replies if each.text or state.sent]
-        answer = await self._long_replies.shorten(replies, turn=job.turn, session=job.session, note=ending)
-        parts = self._delivery.compose_all(answer, turn=job.turn, files=state.sent)
+        if not all(map(self._delivery.fits, replies)):
+            replies = await self._long_replies.shorten(replies, turn=job.turn, session=job.session, note=ending)
+        parts = self._delivery.compose_all(replies, turn=job.turn, files=state.sent)
         reason = NOT_RUN if state.is_waiting else INTERRUPTED
         end: list[Entry] = [
             *([] if state.has_begun else state.opening_entries()),
