@@ -65,13 +65,8 @@ class JobSlots:
     """
 
     def __init__(self, max_turns: int) -> None:
-        self._suspect, self._turn, self._command = Semaphore(1), Semaphore(max_turns), Semaphore(MAX_COMMANDS)
-        self._all = (self._suspect, *[self._turn] * max_turns, *[self._command] * MAX_COMMANDS)
-
-    def for_turn(self, job: Job) -> tuple[Semaphore, ...]:
-        """Return the semaphores that a turn has to hold while it runs."""
-        return self._all if job.is_suspect else (self._turn,)
-
-    def for_command(self, job: Job) -> tuple[Semaphore, ...]:
-        """Return those of a command that reads transcripts or summarises."""
-        return self._all if job.is_suspect else (self._command,)
+        self.turn = (Semaphore(max_turns),)
+        """A turn holds these while it runs."""
+        self.command = (Semaphore(MAX_COMMANDS),)
+        """For commands that read transcripts or summarise."""
+        self.suspect = (Semaphore(1), *self.turn * max_turns, *self.command * MAX_COMMANDS)

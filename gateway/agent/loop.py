@@ -147,7 +147,7 @@ async def run_tools(
                     if reason is not None:
                         denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
                 elif toolbox.may_change_files(call):
-                    await stack.enter_async_context(context.lock.shared())
+                    await stack.enter_async_context(context.locks[context.workspace].shared())
             unchanged = [call for call in allowed if call.id not in denied]
             ran = {outcome.id: outcome for outcome in await toolbox.run_all(unchanged, context)}
         for call in batch:

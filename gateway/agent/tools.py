@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.agent.protocol import ToolSpec
-from gateway.agent.workspace_lock import WorkspaceLock
+from gateway.agent.workspace_lock import WorkspaceLocks
 from gateway.conversation import Json, ToolCall, ToolOutcome
 from gateway.errors import Refused
 from gateway.text import clean, excerpt
@@ -51,8 +51,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The workspace belongs to one scope. It is created when a tool needs it first."""
     attachments: Path | None = None
     """The files of the session, which tools can read and not change. The folder exists once there are any."""
-    lock: WorkspaceLock = msgspec.field(default_factory=WorkspaceLock)
-    """Shared by all sessions that use the workspace."""
+    locks: WorkspaceLocks = msgspec.field(default_factory=WorkspaceLocks)
+    """Shared by all sessions, since several can use one workspace."""
     notes: Path
     now: Callable[[], datetime]
     send_file: SendFile = cannot_send

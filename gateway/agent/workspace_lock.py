@@ -7,6 +7,8 @@ could change a file between that check and the moment in which the command reads
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 
 class WorkspaceLock:
@@ -57,3 +59,13 @@ class WorkspaceLock:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class WorkspaceLocks:
+    """The lock of each workspace. It exists only while a call holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks = WeakValueDictionary[Path, WorkspaceLock]()
+
+    def __getitem__(self, workspace: Path) -> WorkspaceLock:
+        return self._locks.setdefault(workspace, WorkspaceLock())

@@ -91,7 +91,7 @@ class CommandRunner:
         try:
             async with AsyncExitStack() as held:
                 if command.can_be_stopped:  # It may be what crashes the daemon, so this counts as an attempt.
-                    for slot in self._slots.for_command(job):
+                    for slot in self._slots.suspect if job.is_suspect else self._slots.command:
                         await held.enter_async_context(slot)
                     await retry_while_full(partial(self._spool.commit, StartTurn(turn=job.turn)))
                 check_access(self._live, job.inbound)

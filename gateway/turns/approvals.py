@@ -254,7 +254,8 @@ class ApprovalGate:
         if before is None:  # An older version asked, and did not look at them.
             yield None
             return
-        async with context.lock.exclusive() if before else context.lock.shared():
+        lock = context.locks[context.workspace]
+        async with lock.exclusive() if before else lock.shared():
             yield await self._find_change(context, call, before)
 
     async def _find_change(self, context: ToolContext, call: ToolCall, before: dict[str, str]) -> str | None:

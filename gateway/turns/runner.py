@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from pathlib import Path
-from weakref import WeakValueDictionary
 
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
@@ -14,7 +12,7 @@ from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, ha
 from gateway.agent.loop import run_agent, run_tools
 from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
 from gateway.agent.tools import ToolContext
-from gateway.agent.workspace_lock import WorkspaceLock
+from gateway.agent.workspace_lock import WorkspaceLocks
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
@@ -77,7 +75,7 @@ class TurnRunner:
         self._slots = slots
         self._started = context.now()
         self._answered_sessions = BoundedDict[str, None](MAX_ANSWERED_SESSIONS)
-        self._workspace_locks = WeakValueDictionary[Path, WorkspaceLock]()
+        self._workspace_locks = WorkspaceLocks()
         self._running: dict[str, TurnState] = {}
         self.is_suspending = False
         """Whether turns that are cancelled now continue after the next start."""
@@ -90,7 +88,7 @@ class TurnRunner:
         """
         state = TurnState(jobs=[job, *job.collected], opening=list(opening), has_begun=job.has_begun or job.is_resumed)
         limit = self._live.settings.gateway.turn_timeout
-        slots = self._slots.for_turn(job)
+        slots = self._slots.suspect if job.is_suspect else self._slots.turn
         # Access was checked just before the turn began. It is checked again only if the message has waited since.
         has_waited = not job.has_begun or any(slot.locked() for slot in slots)
         address = job.inbound.address
@@ -184,7 +182,7 @@ class TurnRunner:
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
-            lock=self._workspace_locks.setdefault(agent.workspace.path, WorkspaceLock()),
+            locks=self._workspace_locks,
             attachments=self._files.store.folder(job.session),
             notes=self._context.notes_path(job),
             now=self._context.now,
