@@ -1,7 +1,8 @@
 """Moves sessions to another scope, with everything in the spool and on the disk that belongs to them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from enum import Enum, auto
 
 import structlog
 
@@ -21,10 +22,21 @@ log = structlog.get_logger()
 BUSY = "Session {number} has a running turn or waiting messages. Try again when it is idle."
 
 
+class Difference(Enum):
+    """How the copy of a session differs from the session."""
+
+    NONE = auto()
+    OUTDATED = auto()
+    """The end is missing: the session was used after it was copied."""
+    DIVERGED = auto()
+    """Both were used since."""
+
+
 class SessionMover:
     """A move copies the session under its new key, and then deletes the old one. Both have the same id.
 
-    After a crash in between, both exist. The next move of the old one finds the copy and only finishes the move.
+    After a crash in between, both exist. The next move of the old one finds the copy and only finishes the move, unless
+    people have used the old one since.
     """
 
     def __init__(
@@ -98,14 +110,33 @@ class SessionMover:
         return [f"{path} stays, because the other scope has its own. Move its content by hand." for path in left]
 
     async def _find_copy(self, key: str, scope: str) -> str | None:
-        """Return the key of the copy that an interrupted move has left."""
+        """Return the key of the complete copy that an interrupted move has left. Delete an outdated one."""
         wanted = await self._id(key)
         others = [meta.key for meta in self._sessions.list(scope)]
         others += [session.key for session in await self._sessions.archive.list(scope)]
         for other in others:
-            if wanted and await self._id(other) == wanted:
+            if not wanted or await self._id(other) != wanted:
+                continue
+            difference = await self._compare(key, other)
+            if difference is Difference.NONE:
                 return other
+            if difference is Difference.OUTDATED:
+                # The interrupted move may have moved the files already, and they would be deleted with the copy.
+                await self._files.move_session(other, key)
+                await self._sessions.delete(other)
         return None
+
+    async def _compare(self, key: str, copy: str) -> Difference:
+        """Compare a session with its copy, line by line. New lines of the copy alone are no difference."""
+        async with aclosing(self._lines(key, copy)) as lines, aclosing(self._sessions.export_lines(copy)) as blocks:
+            copied = split_lines(blocks)
+            async for line in lines:
+                other = await anext(copied, b"")
+                if not other:
+                    return Difference.OUTDATED
+                if other.rstrip(b"\n") != line.rstrip(b"\n"):
+                    return Difference.DIVERGED
+        return Difference.NONE
 
     async def _id(self, key: str) -> str:
         async with aclosing(self._sessions.export_lines(key)) as blocks:
@@ -115,7 +146,7 @@ class SessionMover:
                 return ""
         return header.id if isinstance(header, entries.Header) else ""
 
-    async def _lines(self, key: str, copy: str) -> AsyncIterator[bytes]:
+    async def _lines(self, key: str, copy: str) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._sessions.export_lines(key)) as blocks:
             async for line in split_lines(blocks):
                 yield moved_line(readdress(line, copy), key, copy)

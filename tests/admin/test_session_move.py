@@ -118,6 +118,35 @@ async def test_an_interrupted_move_is_finished_by_the_next_one(tmp_path: Path) -
         assert (files.folder(NEW) / "cat.png").exists()
 
 
+async def test_messages_since_an_interrupted_move_are_moved_with_the_next_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (configured, manager, spool, files):
+        await talk(manager, files)
+        crashing = SessionMover(lambda: configured, manager, spool, CrashingFiles(tmp_path / "data" / "files", 999))
+        with pytest.raises(Crash):
+            await crashing.move(OLD, NEW)
+        await manager.append(OLD, [entries.User(content="said after the crash", turn="late")])
+        moved = await SessionMover(lambda: configured, manager, spool, files).move(OLD, NEW)
+        assert (await manager.lines(moved.key, 1))[0].text == "said after the crash"
+        assert moved.messages == 302
+        assert [meta.key for meta in manager.list(NEW)] == [moved.key]
+        assert manager.list(OLD) == []
+        users = [entry async for entry in manager.entries(moved.key) if isinstance(entry, entries.User)]
+        assert (await files.find(users[0].attachments[0].ref)).path.read_bytes() == b"a cat"
+
+
+async def test_a_copy_that_people_have_used_since_an_interrupted_move_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (configured, manager, spool, files):
+        await talk(manager, files)
+        crashing = SessionMover(lambda: configured, manager, spool, CrashingFiles(tmp_path / "data" / "files", 999))
+        with pytest.raises(Crash):
+            await crashing.move(OLD, NEW)
+        await manager.append(NEW, [entries.User(content="said in the copy", turn="new")])
+        await manager.append(OLD, [entries.User(content="said in the old one", turn="old")])
+        moved = await SessionMover(lambda: configured, manager, spool, files).move(OLD, NEW)
+        last = {meta.key: (await manager.lines(meta.key, 1))[0].text for meta in manager.list(NEW)}
+        assert last == {NEW: "said in the copy", moved.key: "said in the old one"}
+
+
 async def test_archived_sessions_are_moved_to_the_archive_of_the_other_scope(tmp_path: Path) -> None:
     async with opened(tmp_path) as (configured, manager, spool, files):
         mover = SessionMover(lambda: configured, manager, spool, files)
