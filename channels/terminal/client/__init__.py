@@ -13,7 +13,7 @@ import msgspec
 
 from channels.terminal.client.gateway_connection import Connect, PendingMessage, connected
 from channels.terminal.client.piped import PipedChat, read_all, read_lines
-from channels.websocket.wire import UploadedFile
+from channels.websocket.wire import CommandsRequest, UploadedFile
 from gateway.errors import GatehouseError, Refused
 from gateway.text import printable
 
@@ -60,7 +60,9 @@ async def chat(
             styled = partial(StyledAnswer, style, shutil.get_terminal_size, time.monotonic)
             prompt = ChatPrompt(data_dir / "chat_history")
             interactive = InteractiveChat(prompt, new_view=PlainAnswer if is_dumb else styled, files=uploaded)
-            async with connected(connect, interactive.receive) as connection:
+            # The prompt completes their names, and they may change while the connection is lost.
+            commands = CommandsRequest()
+            async with connected(connect, interactive.receive, requests=[commands]) as connection:
                 width = shutil.get_terminal_size().columns
                 print(*style.plain(where, width), *style.plain(HINT, width), sep="\n")
                 if model is not None:

@@ -126,7 +126,11 @@ Receive = Callable[[wire.ServerFrame, PendingMessage | None], None]
 class GatewayConnection:
     """Opened by `connected`. Each frame goes to its pending message first, then once to `receive`."""
 
-    def __init__(self, connect: Connect, receive: Receive, retry_delays: Sequence[float]) -> None:
+    def __init__(
+        self, connect: Connect, receive: Receive, retry_delays: Sequence[float], requests: Sequence[wire.ClientFrame]
+    ) -> None:
+        """Send `requests` whenever the connection is opened."""
+        self._requests = requests
         self._connect = connect
         self._receive = receive
         self._retry_delays = retry_delays
@@ -157,7 +161,8 @@ class GatewayConnection:
 
     async def open(self) -> None:
         self._socket = await self._connect(PATH)
-        await self._send(wire.CommandsRequest())
+        for request in self._requests:
+            await self._send(request)
 
     async def run(self) -> None:
         """Read frames and reconnect, until cancelled.
@@ -233,10 +238,14 @@ class GatewayConnection:
 
 @asynccontextmanager
 async def connected(
-    connect: Connect, receive: Receive, *, retry_delays: Sequence[float] = RETRY_DELAYS
+    connect: Connect,
+    receive: Receive,
+    *,
+    retry_delays: Sequence[float] = RETRY_DELAYS,
+    requests: Sequence[wire.ClientFrame] = (),
 ) -> AsyncIterator[GatewayConnection]:
     """Keep a connection open inside the block. Errors of `GatewayConnection.run` come out in an exception group."""
-    connection = GatewayConnection(connect, receive, retry_delays)
+    connection = GatewayConnection(connect, receive, retry_delays, requests)
     await connection.open()
     try:
         async with asyncio.TaskGroup() as group:

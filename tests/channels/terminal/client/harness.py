@@ -31,6 +31,10 @@ class Client:
             if frame["type"] == "message":
                 return frame
 
+    async def requested(self) -> str:
+        """Return the type of the next frame of the client."""
+        return str((await self._socket.receive_json())["type"])
+
     async def show(self, type_: str, **fields: object) -> None:
         await self._socket.send_json({"type": type_, **fields})
 

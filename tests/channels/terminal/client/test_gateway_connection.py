@@ -6,7 +6,7 @@ import pytest
 from aiohttp import WSCloseCode
 
 from channels.terminal.client.gateway_connection import LOST, RECONNECTED, GatewayLost, PendingMessage, connected
-from channels.websocket.wire import AckFrame, CommandsFrame, ErrorFrame, MessageFrame, ServerFrame
+from channels.websocket.wire import AckFrame, CommandsFrame, CommandsRequest, ErrorFrame, MessageFrame, ServerFrame
 from gateway.contract import OutboundKind, Verdict
 from gateway.errors import Refused, Transient
 from tests.channels.terminal.client.harness import NO_DELAYS, Client, echoing, gateway, ignore
@@ -17,6 +17,24 @@ async def test_a_message_gets_its_answer() -> None:
         outcome = await connection.ask(PendingMessage("hi"))
     assert outcome.is_answer
     assert outcome.text == "You said: hi"
+
+
+async def test_requests_are_sent_after_each_reconnect_and_before_messages() -> None:
+    heard: list[str] = []
+
+    async def vanishing(client: Client) -> None:
+        heard.append(await client.requested())
+
+    async def answering(client: Client) -> None:
+        heard.append(await client.requested())
+        await echoing(client)
+
+    async with (
+        gateway(vanishing, answering) as connect,
+        connected(connect, ignore, retry_delays=NO_DELAYS, requests=[CommandsRequest()]) as connection,
+    ):
+        await connection.ask(PendingMessage("hi"))
+    assert heard == ["commands", "commands"]
 
 
 async def test_an_unacknowledged_message_is_resent_with_the_same_id() -> None:
