@@ -42,6 +42,6 @@ def check_right(live: Live, inbound: Inbound, action: Action, *, is_owner: bool,
 
 def is_open_to_all(live: Live, action: Action, address: Address, sender: Sender) -> bool:
     """Return whether people who are not owners may do `action` in this scope."""
-    if action is Action.CHOOSE_WORKSPACE:  # Workspaces are the owner's folders, whoever is in the scope.
+    if action is Action.CHOOSE_WORKSPACE:  # Workspaces are the owner's folders, even in a scope of one person.
         return False
     return not is_shared(live, address, sender)

@@ -33,7 +33,7 @@ from gateway.spool import SetFact, Spool, SpoolFull
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MIGRATED = "workspaces_migrated"
-"""The name of a fact in the spool. Its value is a `Plan`."""
+"""The name of a fact in the spool. Its value is a `MigrationPlan`."""
 
 _FOLDER = "attachments"
 _COPY = re.compile(r"([0-9a-f]{8})-\d+-.+", re.DOTALL)
@@ -46,7 +46,7 @@ Owners = defaultdict[str, set[str]]
 """The sessions that have received a file, by the name of its copy."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The value of the fact. It is committed before the first move, and decides what a start after a crash does.
 
     Deciding again could be wrong: by then, a new scope may be the only one.
@@ -61,7 +61,7 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
     """Migrate at the first start of this version. Call this before any turn runs."""
     known = (await spool.facts(MIGRATED)).get(MIGRATED)
     try:
-        plan = None if known is None else msgspec.json.decode(known, type=Plan)
+        plan = None if known is None else msgspec.json.decode(known, type=MigrationPlan)
     except msgspec.DecodeError:  # Deciding again could be wrong, and the folders are safe where they are.
         log.warning("migration_plan_invalid", fact=MIGRATED)
         return
@@ -75,7 +75,7 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
         users[meta.agent].add(meta.scope)
     # That scope could see everything in the folder before.
     moves = {agent: next(iter(scopes)) for agent, scopes in users.items() if len(scopes) == 1}
-    plan = plan or Plan(moves=moves)
+    plan = plan or MigrationPlan(moves=moves)
     try:
         await _commit(spool, plan)
         # An imported session may name any agent, so its name may not be a folder.
@@ -85,7 +85,7 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
         for folder in (*folders, *(repo.path for repo in settings.repos)):
             is_complete &= await _move_attachments(folder, metas, store, sessions)
         await asyncio.to_thread(_move_workspaces, settings, plan.moves)
-        await _commit(spool, Plan(moves={}, is_done=is_complete))
+        await _commit(spool, MigrationPlan(moves={}, is_done=is_complete))
     except SpoolFull as error:  # The next start tries again.
         log.warning("workspaces_not_migrated", reason=str(error))
     for agent, folder in await asyncio.to_thread(unreachable_folders, settings):
@@ -96,7 +96,7 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
         )
 
 
-async def _commit(spool: Spool, plan: Plan) -> None:
+async def _commit(spool: Spool, plan: MigrationPlan) -> None:
     await spool.commit(SetFact(name=MIGRATED, value=msgspec.json.encode(plan).decode()))
 
 

@@ -12,7 +12,7 @@ from config.types import PRIVATE_WORKSPACES
 from gateway.files.store import folder_of
 
 
-class Workspace(Struct, frozen=True, kw_only=True):
+class AgentWorkspace(Struct, frozen=True, kw_only=True):
     path: Path
     name: str
     """The name that the model knows. It contains no ids of people."""
@@ -21,15 +21,15 @@ class Workspace(Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=4096)  # Each turn needs it.
-def workspace_of(root: Path, agent: str, mode: WorkspaceMode, scope: str) -> Workspace:
+def workspace_of(root: Path, agent: str, mode: WorkspaceMode, scope: str) -> AgentWorkspace:
     """Return the workspace of an agent in a scope.
 
     A private one is named after the scope, like a transcript: readable, and unique by its hash. It depends on the agent
     as well, so that a session that another agent takes over does not hand it the files of the first one.
     """
     if mode is WorkspaceMode.SHARED:
-        return Workspace(path=shared_folder(root, agent), name=agent)
-    return Workspace(path=private_folders(root, agent) / folder_of(scope), name=agent, is_private=True)
+        return AgentWorkspace(path=shared_folder(root, agent), name=agent)
+    return AgentWorkspace(path=private_folders(root, agent) / folder_of(scope), name=agent, is_private=True)
 
 
 def shared_folder(root: Path, agent: str) -> Path:

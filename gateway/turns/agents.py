@@ -16,7 +16,7 @@ from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.distribution import Installation
 from gateway.errors import CannotStart, Refused
-from gateway.files.workspaces import Workspace, private_folders, shared_folder, workspace_of
+from gateway.files.workspaces import AgentWorkspace, private_folders, shared_folder, workspace_of
 from gateway.mcp.server import McpServers, server_of
 from gateway.sessions import SessionMeta
 
@@ -97,7 +97,7 @@ class ConfiguredAgent:
     """Returns facts about a model by its name: one of this agent's provider, or `provider/model`."""
     system: str
     toolbox: Toolbox
-    workspace: Workspace
+    workspace: AgentWorkspace
     """The workspace of the session that `AgentRegistry.chosen` was called for."""
     max_iterations: int
 
@@ -110,10 +110,10 @@ class AgentRegistry:
             raise CannotStart("\n".join(faults))
         mcp = mcp or McpServers()
         self._providers = ProviderRegistry(settings.providers)
-        self._repos = {repo.name: Workspace(path=repo.path, name=repo.path.name) for repo in settings.repos}
+        self._repos = {repo.name: AgentWorkspace(path=repo.path, name=repo.path.name) for repo in settings.repos}
         self._root = settings.gateway.workspace_root
         self._modes = {name: agent.workspace for name, agent in settings.agents.items()}
-        self._shared: dict[str, Workspace] = {}
+        self._shared: dict[str, AgentWorkspace] = {}
         self._used_providers: set[str] = set()
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, agent in settings.agents.items():
@@ -122,7 +122,7 @@ class AgentRegistry:
             _make_folder(folder)
             if is_shared:
                 # An owner may have replaced the folder by a link. An agent must not, so it is resolved only here.
-                self._shared[name] = Workspace(path=resolve_links(folder), name=name)
+                self._shared[name] = AgentWorkspace(path=resolve_links(folder), name=name)
             if agent.backend is Backend.LLM:
                 self._used_providers |= {agent.provider, *(each.partition("/")[0] for each in agent.fallbacks)}
             lineup = self._providers.for_agent(agent.provider, agent.model, agent.fallbacks)
@@ -165,7 +165,7 @@ class AgentRegistry:
         info = agent.about(session.model)
         return replace(agent, workspace=workspace, model=session.model, chosen_model=session.model, info=info)
 
-    def _workspace(self, agent: str, scope: str) -> Workspace:
+    def _workspace(self, agent: str, scope: str) -> AgentWorkspace:
         return self._shared.get(agent) or workspace_of(self._root, agent, self._modes[agent], scope)
 
     def replace(self, name: str, change: Callable[[ConfiguredAgent], ConfiguredAgent]) -> None:

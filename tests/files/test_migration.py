@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from config import Settings, WorkspaceMode
 from gateway.contract import Address, PeerKind
-from gateway.files.migration import MIGRATED, Plan, migrate_workspaces
+from gateway.files.migration import MIGRATED, MigrationPlan, migrate_workspaces
 from gateway.files.store import FileStore, folder_of
 from gateway.files.workspaces import workspace_of
 from gateway.sessions import SessionManager, entries
@@ -267,7 +267,7 @@ async def test_a_start_after_a_crash_follows_the_plan_of_the_first_one(tmp_path:
         await old.begin(ADA)
         await old.begin(BOB)
         (old.shared / "notes.txt").write_text("hers")
-        plan = msgspec.json.encode(Plan(moves={"main": ADA})).decode()
+        plan = msgspec.json.encode(MigrationPlan(moves={"main": ADA})).decode()
         await old.spool.commit(SetFact(name=MIGRATED, value=plan))
     async with OldData.open(tmp_path) as old:
         await old.migrate()

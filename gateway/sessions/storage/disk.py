@@ -223,7 +223,7 @@ class Disk:
         return True
 
     def recreate(self, key: str, data: bytes) -> None:
-        """Write a transcript whose file is lost once more. Whatever has taken its place is set aside."""
+        """Write a transcript whose file is lost once more. A file in its place is set aside."""
         self._forget(key)
         self.remove_clean_mark()
         with suppress(FileNotFoundError):
