@@ -9,6 +9,8 @@ from gateway.text import printable
 SEPARATOR = "\n---\n"
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 WAITING = "Waiting for the answer. Ctrl-C stops it."
+MAX_STYLED_DRAFT = 4000
+"""In characters. While a longer block is being written, its end is shown without styles: styling takes too long."""
 FIRST_SECONDS = 3
 """The indicator shows the seconds after this many."""
 
@@ -96,7 +98,7 @@ class StyledAnswer:
         self._printed = ""
         """The part of it that has been printed: its complete blocks."""
         self._block: list[str] = []
-        """The lines of the block that is being written."""
+        """The lines of the block that is being written, or of its end."""
         self._rows = 0
         """How many rows are painted."""
 
@@ -113,7 +115,9 @@ class StyledAnswer:
         end = self._style.complete_length(rest)
         complete = rest[:end]
         self._printed += complete
-        self._block = self._style.markdown(rest[end:], self._width)
+        block = rest[end:]
+        render = self._style.markdown if len(block) <= MAX_STYLED_DRAFT else self._style.plain
+        self._block = render(block[-MAX_STYLED_DRAFT:], self._width)
         blocks = [*self._style.markdown(complete, self._width), ""] if complete.strip() else []
         return self._erase() + "".join(f"{line}\n" for line in blocks) + self._paint()
 
@@ -123,7 +127,8 @@ class StyledAnswer:
         if shown.startswith(self._draft.rstrip()):
             lines = render(shown.removeprefix(self._printed), self._width)
         else:  # The answer, or why there is none, follows the text that is on the screen.
-            lines = [*self._block, *SEPARATOR.splitlines(), *render(shown, self._width)]
+            block = self._style.markdown(self._draft.removeprefix(self._printed), self._width)
+            lines = [*block, *SEPARATOR.splitlines(), *render(shown, self._width)]
         return self._erase() + "".join(f"{line}\n" for line in lines)
 
     def tick(self) -> str:

@@ -110,3 +110,21 @@ def test_the_screen_ends_with_the_whole_answer(pieces: list[str], cuts: list[int
         screen.write(answer.draft(text[:end]) if end > start else answer.tick())
     screen.write(answer.finish(text))
     assert [line for line in screen.text if line] == [line for line in rendered(text) if line]
+
+
+def test_a_long_block_is_styled_when_it_is_complete() -> None:
+    """Styling a long list again for each draft would block the chat for seconds."""
+    text = "".join(f"- item {number}\n" for number in range(1000))
+    screen, answer = Screen(), view()
+    screen.write(answer.draft(text))
+    assert screen.text[-3:-1] == ["- item 998", "- item 999"]
+    screen.write(answer.finish(text))
+    assert screen.text == [*rendered(text), ""]
+
+
+def test_the_start_of_a_long_block_stays_when_the_answer_is_another_one() -> None:
+    text = "".join(f"- item {number}\n" for number in range(1000))
+    screen, answer = Screen(), view()
+    screen.write(answer.draft(text))
+    screen.write(answer.finish("Stopped.", is_markdown=False))
+    assert screen.text == [*rendered(text), "", "---", "Stopped.", ""]
