@@ -18,7 +18,7 @@ from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
 from gateway.sessions.keys import parse_key, session_key
 from gateway.spool import Operation
 from gateway.text import excerpt
-from gateway.text.plain import ago, count
+from gateway.text.plain import ago, count, in_bytes
 
 TITLE_WIDTH = 60
 MAX_EXPORT_CHARS = 20_000
@@ -28,12 +28,6 @@ QUOTE_WIDTH = 60
 YES = "yes"
 """Confirms a deletion."""
 _QUOTED = re.compile(r"[\"“„«](?P<title>.*)[\"”“»]", re.DOTALL)
-STATUS_WORDS = {
-    SessionStatus.ACTIVE: "open",
-    SessionStatus.COMPLETED: "closed",
-    SessionStatus.CANCELLED: "cancelled",
-    SessionStatus.ERROR: "damaged",
-}
 _SPEAKERS = {"user": "You", "assistant": "Agent", "gateway": "Gateway"}
 
 
@@ -105,7 +99,7 @@ class SessionCommands:
             mark = "▸" if active is not None and session.key == active.key else " "
             title = session.title or "(empty)"
             used = f" · {count(session.messages, 'message')} · {ago(session.updated_at, self._now())}"
-            status = STATUS_WORDS[session.status]
+            status = session.status.word
             rows.append(f"{mark} {session.number}  {title} · {status}{used if session.messages else ''}")
         return Answer(
             text="\n".join(["Sessions (newest first)", *rows, "/session resume <number> goes back to one"]),
@@ -202,14 +196,14 @@ class SessionCommands:
 
     async def info(self, call: Call) -> Answer:
         session = self._find(call, call.argument)
-        now, status = self._now(), STATUS_WORDS[session.status]
+        now, status = self._now(), session.status.word
         return Answer(
             text="\n".join(
                 [
                     f"Session {session.number}: {session.title or '(empty)'}",
                     f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {status}",
                     f"started {ago(session.created_at, now)}, last used {ago(session.last_accessed, now)}",
-                    f"agent {session.agent}, {session.size / 1024:.1f} kB on disk",
+                    f"agent {session.agent}, {in_bytes(session.size)} on disk",
                     f"key {session.key}",
                 ],
             ),

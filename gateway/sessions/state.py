@@ -17,6 +17,19 @@ class SessionStatus(StrEnum):
     CANCELLED = "cancelled"
     ERROR = "error"
 
+    @property
+    def word(self) -> str:
+        """The status for people. A scope has many open sessions, but one active one."""
+        return _STATUS_WORDS[self]
+
+
+_STATUS_WORDS = {
+    SessionStatus.ACTIVE: "open",
+    SessionStatus.COMPLETED: "closed",
+    SessionStatus.CANCELLED: "cancelled",
+    SessionStatus.ERROR: "damaged",
+}
+
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The result of all entries of a session, except its history."""

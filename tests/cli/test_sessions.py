@@ -97,8 +97,8 @@ def test_sessions_are_listed_shown_and_checked(served: Path) -> None:
     headings, *rows = fine("list", "--scope", SCOPE, home=served).splitlines()
     assert headings.split() == ["SCOPE", "SESSION", "TITLE", "MESSAGES", "STATUS", "UPDATED", "SIZE"]
     active, other = [[cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows]
-    assert active[:-1] == [SCOPE, "\u25b8 2", "Trip to \u6771\u4eac", "0", "active", "2 h ago"]
-    assert other[:-1] == [SCOPE, "1", "hello", "2", "active", "2 h ago"]
+    assert active[:-1] == [SCOPE, "\u25b8 2", "Trip to \u6771\u4eac", "0", "open", "2 h ago"]
+    assert other[:-1] == [SCOPE, "1", "hello", "2", "open", "2 h ago"]
     found = {each["key"]: each for each in json.loads(fine("list", "--json", home=served))}
     assert {key: (each["number"], each["is_active"]) for key, each in found.items()} == {
         SCOPE: (1, False),

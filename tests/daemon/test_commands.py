@@ -82,6 +82,7 @@ async def test_rename_close_info_and_delete(tmp_path: Path) -> None:
         assert await ask(chat, "/session rename Trip to Lisbon") == "Session 1 is now called Trip to Lisbon."
         assert "Session 1: Trip to Lisbon" in await ask(chat, "/session info")
         await ask(chat, "/new")
+        assert " bytes on disk" in await ask(chat, "/session info")
         assert await ask(chat, "/session rename 1 2026 plans") == "Session 1 is now called 2026 plans."
         assert "2  (empty)" in await ask(chat, "/session list")
         assert "Session 2 is closed" in await ask(chat, "/session close")

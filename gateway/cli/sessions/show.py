@@ -82,7 +82,7 @@ class _TablePrinter:
             marker = "▸" if listed.is_active else " "
             title = excerpt(meta.title, _TITLE_WIDTH) or "(empty)"
             updated, size = ago(meta.updated_at, self._now), in_bytes(meta.size)
-            row = (meta.scope, f"{marker} {meta.number}", title, str(meta.messages), meta.status.value, updated, size)
+            row = (meta.scope, f"{marker} {meta.number}", title, str(meta.messages), meta.status.word, updated, size)
             table.append(row)
         print(format_table(table))
         self._rows = []
@@ -145,7 +145,7 @@ async def show_session(settings: Settings, options: argparse.Namespace) -> int:
     if not options.json:
         meta = listed.meta
         title = excerpt(meta.title, 80) or "(empty)"
-        facts = f"{title} · {count(meta.messages, 'message')} · {meta.status.value} · agent {meta.agent}"
+        facts = f"{title} · {count(meta.messages, 'message')} · {meta.status.word} · agent {meta.agent}"
         print(printable(f"Session {meta.number} of {meta.scope}\n{facts}"))
     _print_messages(messages, as_json=options.json)
     known = set(messages)
