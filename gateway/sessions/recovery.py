@@ -39,7 +39,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """The findings of a recovery. `lost` has the keys of sessions that could not be read and were set aside."""
+    """The findings of a recovery. `lost` has the keys of sessions whose transcripts are missing or were set aside."""
 
     scopes: int
     sessions: int
@@ -107,6 +107,10 @@ def recover(disk: Disk, now: datetime, deleted: frozenset[str] = frozenset()) ->
                 lost.add(key)
             elif size is None:
                 counts["dropped"] += 1
+                # A crash may have left an archived or empty session in the index. Any other one was lost.
+                if state.messages and not disk.archive.path(key).exists():
+                    lost.add(key)
+                    log.warning("transcript_missing", session=key)
             elif size == state.size:
                 # Transcripts only grow, so a file of the same size has not changed.
                 sessions[key] = state

@@ -68,6 +68,23 @@ async def test_a_message_to_a_closed_session_is_answered_in_a_new_one(tmp_path: 
     assert again == "heard: three"
 
 
+async def test_a_message_is_answered_in_a_new_session_if_the_transcript_is_missing_at_the_start(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
+        await ask(chat, "an older session")
+        before = transcript(tmp_path)
+        await ask(chat, "/new")
+        await ask(chat, "one")
+    (path,) = {*before.parent.glob("*.jsonl")} - {before}
+    path.unlink()
+    with capture_logs() as logs:
+        async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
+            reply = await say_and_hear(chat, "two")
+    assert reply.text == "*Session 2 can't be read any more, so this is session 3.*\n\nheard: two"
+    assert [line["session"] for line in logs if line["event"] == "transcript_missing"] == [
+        "agent:main:loopback:direct:somebody#2"
+    ]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_message_to_a_damaged_session_is_answered_in_a_new_one(
     tmp_path: Path, damage: Callable[[Path], None]

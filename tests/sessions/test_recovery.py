@@ -131,15 +131,16 @@ async def test_a_session_without_a_file_is_dropped_and_its_number_not_used_again
     await again.close()
 
 
-async def test_a_missing_active_transcript_makes_the_previous_session_active(
+async def test_no_session_is_active_if_the_transcript_of_the_active_one_is_missing(
     manager: SessionManager, open_manager: OpenManager, directory: Path
 ) -> None:
+    """The next message must not continue an older conversation without a word."""
     await talk(manager)
     await manager.flush()
     transcript(directory, f"{SCOPE}#2").unlink()
-    active = (await open_manager()).active(SCOPE)
-    assert active is not None
-    assert active.number == 3
+    again = await open_manager()
+    assert again.active(SCOPE) is None
+    assert again.lost == {SCOPE: 2}
 
 
 async def test_a_torn_tail_is_cut_off_and_counted(manager: SessionManager, directory: Path) -> None:
