@@ -467,6 +467,27 @@ def test_a_scope_is_moved_through_the_running_daemon_and_by_the_files(served: Pa
     assert f"{target}#3" in fine("list", "--json", home=served), "numbers do not collide"
 
 
+async def test_the_session_with_the_newest_message_is_active_where_sessions_meet(home: Path) -> None:
+    """An interrupted move has activated the first session that it moved. The next move must find the right one."""
+    target = "agent:main:main"
+    async with managed(home / "data") as manager:
+        await manager.start_new(target, agent="main", origin=ANN)
+        for key in (target, f"{SCOPE}#2", OTHER):
+            await manager.append(key, [e.User(content=f"to {key}")])
+    fine("move", SCOPE, target, "--yes", home=home)
+    listed = {
+        each["title"]: each["is_active"] for each in json.loads(fine("list", "--scope", target, "--json", home=home))
+    }
+    assert [title for title, is_active in listed.items() if is_active] == ["Trip to \u6771\u4eac"]
+    async with managed(home / "data") as manager:
+        await manager.append(f"{target}#3", [e.User(content="the newest")])
+    fine("move", OTHER, target, "--yes", home=home)
+    listed = {
+        each["title"]: each["is_active"] for each in json.loads(fine("list", "--scope", target, "--json", home=home))
+    }
+    assert [title for title, is_active in listed.items() if is_active] == ["Trip to \u6771\u4eac"]
+
+
 @pytest.mark.parametrize("arguments", [["a"], [SCOPE, "nonsense"], ["agent:x:y", SCOPE], [SCOPE, SCOPE]])
 def test_a_wrong_move_is_refused(home: Path, arguments: list[str]) -> None:
     done = gatehouse("sessions", "move", *arguments, "--yes", home=home)

@@ -112,15 +112,17 @@ async def _move_all(settings: Settings, moves: list[_Move], *, as_json: bool) ->
     moved: list[tuple[str, str]] = []
     failed = False
     async with open_archive(settings) as archive:
-        # In a scope that is new, the session that was used last goes on as the active one.
+        # Of all sessions that meet in a scope, the one that was used last goes on as the active one. That is so after
+        # an interrupted move, too, which has activated the first session that it moved.
         used_last: dict[str, _Move] = {}
-        for each in sorted(moves, key=lambda each: each.session.last_accessed):
+        for each in sorted(moves, key=lambda each: each.session.updated_at):
             if each.target is not None and each.is_active:
                 used_last[each.target] = each
-        for scope in list(used_last):
+        for scope, last in list(used_last.items()):
             async with aclosing(archive.sessions(scope)) as present:
-                if await anext(present, None) is not None:
-                    del used_last[scope]
+                active = [listed.meta async for listed in present if listed.is_active]
+            if any(meta.updated_at > last.session.updated_at for meta in active):
+                del used_last[scope]
         for each in moves:
             if each.target is None:
                 continue
