@@ -154,6 +154,17 @@ def test_missing_option_is_explained(
     assert said in capsys.readouterr().err
 
 
+def test_the_next_steps_name_the_configuration_that_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my gateway.toml"
+    token = f"telegram=123456:{'a' * 35}"
+    assert set_up(path, "--provider", "offline", "--token", token) == 0
+    said = capsys.readouterr().out
+    assert f"`gatehouse run --config '{path}'`" in said
+    assert f"`gatehouse pair approve CODE --owner --config '{path}'`" in said
+
+
 def test_without_a_terminal_setup_points_to_the_options(tmp_path: Path) -> None:
     told = gatehouse("setup", home=tmp_path)
     assert (told.returncode, "setup can't prompt" in told.stderr) == (2, True)

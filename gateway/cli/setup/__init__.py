@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +28,6 @@ from gateway.install.installer import create_configuration
 from gateway.install.setup import PRESETS, CurrentSetup, credentials_drop_in, service_environment
 from gateway.install.units import ServiceScope, service_paths
 from gateway.observability.logging import configure
-
-_PAIRING = "It replies with a code. Run `gatehouse pair approve CODE --owner` to become its owner."
 
 
 def main(arguments: Sequence[str], *, config: Path | None, prompter: Prompter | None = None) -> int:
@@ -97,7 +96,8 @@ def main(arguments: Sequence[str], *, config: Path | None, prompter: Prompter | 
         install(paths)
     has_new_bot = any(key.startswith("channels.") for key in plan.values)
     directory = CurrentSetup.read(path).settings.gateway.data_dir
-    return asyncio.run(_apply(directory, prompter, needs_owner=has_new_bot and not options.owner))
+    option = f" --config {shlex.quote(str(options.config))}" if options.config else ""
+    return asyncio.run(_apply(directory, prompter, option, needs_owner=has_new_bot and not options.owner))
 
 
 async def _take_options(choices: Choices, options: argparse.Namespace) -> None:
@@ -113,26 +113,29 @@ async def _take_options(choices: Choices, options: argparse.Namespace) -> None:
         choices.add_owners(options.owner)
 
 
-async def _apply(directory: Path, prompter: Prompter | None, *, needs_owner: bool) -> int:
-    """Reload a running gateway and pair its owner. If none runs, print the next step."""
+async def _apply(directory: Path, prompter: Prompter | None, option: str, *, needs_owner: bool) -> int:
+    """Reload a running gateway and pair its owner. If none runs, print the next step.
+
+    `option` names the configuration in the commands that are printed.
+    """
+    approve = f"`gatehouse pair approve CODE --owner{option}`"
+    pairing = f"It replies with a code. Run {approve} to become its owner."
     if not await asyncio.to_thread(is_running, directory):
-        print("Start the gateway with `gatehouse run`.")
+        print(f"Start the gateway with `gatehouse run{option}`.")
         if needs_owner:
-            print(f"Then write to your bot. {_PAIRING}")
+            print(f"Then write to your bot. {pairing}")
         return EXIT_OK
     async with ControlClient(directory) as control:
         await request_reload(control)
         if needs_owner and prompter is None:
-            print(f"Write to your bot. {_PAIRING}")
+            print(f"Write to your bot. {pairing}")
         elif needs_owner and prompter is not None:
             question = "Write to your bot, and enter the code it replies with (leave empty to do this later)"
             while True:
                 try:
                     code = await asyncio.to_thread(prompter.ask, question)
                 except EOFError:
-                    return fail(
-                        "No owner yet. To become the owner, run `gatehouse pair approve CODE --owner`.", EXIT_FAILED
-                    )
+                    return fail(f"No owner yet. To become the owner, run {approve}.", EXIT_FAILED)
                 if not code:
                     break
                 try:

@@ -12,7 +12,8 @@ from gateway.errors import Refused
 from gateway.install.setup import PRESETS, default_base_url, list_ollama_models, ollama_url
 
 INTRODUCTION = (
-    "Setup asks for a service, a model and your bots, and tests each of them. Nothing is written until the end. "
+    "Setup asks for a service, a model and your bots, and tests each of them.\n"
+    "Nothing is written until the end.\n"
     "Enter takes the suggestion in [brackets]. Ctrl-C leaves, and changes nothing."
 )
 
@@ -33,7 +34,9 @@ class TerminalPrompter:
         print(text)
 
     def ask(self, question: str, default: str = "") -> str:
-        return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+        suggestion = f" [{default}]" if default else ""
+        end = " " if question.endswith("?") and not default else ": "
+        return input(f"{question}{suggestion}{end}").strip() or default
 
     def ask_secret(self, question: str) -> str:
         return getpass(f"{question}: ").strip()
