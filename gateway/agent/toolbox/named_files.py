@@ -32,6 +32,8 @@ _CHUNK_BYTES = 1024 * 1024
 
 _QUOTED = re.compile(r"""'([^'\n]+)'|"([^"\n]+)\"""")
 _WORD = re.compile(r"""[^\s'"`;&|<>(){}$=,:\\]+""")
+_JOINED = re.compile(r"""\\\n|['"\\]""")
+"""Characters between the parts of one word."""
 _WILDCARDS = frozenset("*?[")
 
 
@@ -53,26 +55,31 @@ def digest_named_files(context: ToolContext, call: ToolCall) -> dict[str, str]:
         else:
             by_first.setdefault(os.path.normpath(word).partition("/")[0], []).append(word)
 
-    def paths_in(folder: str) -> set[str]:
+    def paths_in(folder: str) -> tuple[set[str], set[str]]:
+        """Return the paths that words name in a folder, and those that patterns match."""
         names = _names(context, folder) or []
         likely = [*(word for name in names for word in by_first.get(name, ())), *outside]
         _require_few(likely, _MAX_LOOKUPS)
         _require_few([pattern for pattern in patterns if "/" in pattern], _MAX_LOOKUPS)
         _require_few(range(len(patterns) * len(names)), _MAX_COMPARISONS)
-        found = {_inside(word, folder) for word in likely}
+        matched: set[str] = set()
         for pattern in patterns:
             head, _, last = pattern.rpartition("/")
             in_head = names if not head else _names(context, _inside(head, folder)) or []
             matching = (name for name in in_head if fnmatchcase(name, last))
-            found |= {_inside(os.path.join(head, name), folder) for name in matching}  # noqa: PTH118 - only joined.
-        return found - {""}
+            matched |= {_inside(os.path.join(head, name), folder) for name in matching}  # noqa: PTH118 - only joined.
+        return {_inside(word, folder) for word in likely} - {""}, matched - {""}
 
-    paths = paths_in(".")
-    folders = [path for path in sorted(paths) if path != "." and _names(context, path) is not None]
-    _require_few(folders, _MAX_FOLDERS)
-    for folder in folders:
-        paths |= paths_in(folder)
+    paths: set[str] = set()
+    folders = ["."]
+    for folder in folders:  # It grows: a command may go into a folder and from there into the next one.
+        named, matched = paths_in(folder)
+        # Matches are followed only here: below, a `*` would lead to all folders there are.
+        entered = (named | matched if folder == "." else named) - paths
+        paths |= named | matched
         _require_few(paths, _MAX_LOOKUPS)
+        folders += [path for path in sorted(entered) if path not in folders and _names(context, path) is not None]
+        _require_few(folders, _MAX_FOLDERS)
     digests: dict[str, str] = {}
     left = _MAX_HASHED_BYTES
     for path in sorted(paths):
@@ -103,8 +110,9 @@ def _words(text: str) -> Iterator[str]:
         yield text
     yield from (single or double for single, double in _QUOTED.findall(text))
     yield from _WORD.findall(text)
+    # A shell joins `ev"il".sh` to one word. This also works where it cannot be parsed, as after a comment with `don't`.
+    yield from _WORD.findall(_JOINED.sub("", text))
     if len(text) <= _MAX_PARSED_CHARS:
-        # A shell joins `ev"il".sh` to one word.
         parser = shlex.shlex(text, posix=True, punctuation_chars=True)
         parser.whitespace_split = True
         parser.commenters = ""

@@ -11,8 +11,8 @@ from gateway.conversation import Json, ToolCall
 
 @pytest.fixture(autouse=True)
 def files(context: ToolContext) -> None:
-    (context.workspace / "src").mkdir()
-    for name in ("build.sh", "a b.txt", "src/run.py", "src/other.py"):
+    (context.workspace / "src/deep").mkdir(parents=True)
+    for name in ("build.sh", "a b.txt", "src/run.py", "src/other.py", "src/deep/run.sh"):
         (context.workspace / name).write_text(name)
 
 
@@ -31,6 +31,9 @@ def named(context: ToolContext, **arguments: Json) -> dict[str, str]:
         ("python src/*.py", ["src/other.py", "src/run.py"]),
         ("python --file=src/run.py $(cat build.sh)", ["build.sh", "src/run.py"]),
         ('sh bu"ild".s\\h', ["build.sh"]),
+        ('# don\'t\nsh bu"ild".sh', ["build.sh"]),
+        ("sh bui\\\nld.sh", ["build.sh"]),
+        ("cd src; cd deep; sh run.sh", ["src/deep/run.sh"]),
         ("# " + "a.sh " * 5_000 + "; sh build.sh", ["build.sh"]),
         (".//build.sh s?c/r*.py", ["build.sh"]),
         ("sh ./src/.././build.s?", ["build.sh"]),
@@ -42,6 +45,12 @@ def named(context: ToolContext, **arguments: Json) -> dict[str, str]:
 )
 def test_paths_in_a_command_are_found(context: ToolContext, command: str, paths: list[str]) -> None:
     assert sorted(named(context, command=command)) == paths
+
+
+def test_a_wildcard_does_not_lead_through_all_folders(context: ToolContext) -> None:
+    for number in range(150):
+        (context.workspace / f"src/deep/d{number}").mkdir()
+    assert sorted(named(context, command="wc *")) == ["a b.txt", "build.sh", "src/other.py", "src/run.py"]
 
 
 def test_paths_in_nested_arguments_are_found(context: ToolContext) -> None:
