@@ -205,6 +205,7 @@ class StderrTail:
     """Keeps the last line that a program wrote to stderr, which often says why it exited."""
 
     _MAX_LINE_BYTES = 8_192
+    _MAX_LINES_AT_ONCE = 20
     _MAX_KEPT_CHARS = 200
 
     def __init__(self, server: str) -> None:
@@ -220,19 +221,20 @@ class StderrTail:
         pipe = os.fdopen(ours, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
 
-        async def read_lines() -> None:
-            while True:
-                try:
-                    line = await reader.readuntil(b"\n")
-                except asyncio.LimitOverrunError as overrun:  # A line that is too long comes in pieces.
-                    line = await reader.readexactly(overrun.consumed)
-                except asyncio.IncompleteReadError as end:
-                    line = end.partial
-                    if not line:
-                        return
+        def keep(lines: list[bytes]) -> None:
+            # Of a flood, most lines are ignored: decoding them all would take the time of the chats.
+            for line in lines[-self._MAX_LINES_AT_ONCE :]:
                 if text := clean(line.decode(errors="replace")).strip():
                     self.line = excerpt(text, self._MAX_KEPT_CHARS)
                     log.debug("mcp_server_stderr", server=self._server, line=text)
+
+        async def read_lines() -> None:
+            unfinished = b""
+            while chunk := await reader.read(self._MAX_LINE_BYTES):
+                *lines, unfinished = (unfinished + chunk).split(b"\n")
+                keep(lines)
+                unfinished = unfinished[-self._MAX_LINE_BYTES :]
+            keep([unfinished])
 
         with os.fdopen(theirs, "w") as file, closing(transport):
             async with asyncio.TaskGroup() as tasks:

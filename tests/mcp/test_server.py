@@ -144,6 +144,44 @@ async def test_a_response_over_the_limit_fails_only_its_own_call() -> None:
             assert not any(server.trouble for server in servers)
 
 
+async def test_a_server_that_reads_no_answers_is_read_no_further(tmp_path: Path) -> None:
+    """Each of its requests would take a task that waits to send the answer."""
+    verdict = tmp_path / "verdict"
+    flood = McpSettings(command=(sys.executable, "-c", _FLOOD, str(verdict)))
+    async with running(flood=flood):
+        await until(verdict.exists)
+        assert len(asyncio.all_tasks()) < 100
+    assert verdict.read_text() == "blocked"
+
+
+_FLOOD = """
+import json, os, pathlib, select, sys
+def answer(request, result):
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["method"] == "initialize":
+        version = request["params"]["protocolVersion"]
+        about = {"name": "flood", "version": "1"}
+        answer(request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about})
+    elif request["method"] == "tools/list":
+        answer(request, {"tools": []})
+        break
+    elif "id" in request:
+        error = {"code": -32601, "message": "unknown"}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}), flush=True)
+verdict = "unlimited"
+for number in range(50_000):
+    if not select.select([], [1], [], 2)[1]:
+        verdict = "blocked"
+        break
+    os.write(1, json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}).encode() + b"\\n")
+pathlib.Path(sys.argv[1] + ".new").write_text(verdict)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+sys.stdin.read()
+"""
+
+
 async def test_a_tool_with_a_large_schema_is_left_out() -> None:
     async with running(sums=program(env={"HUGE_TOOL": "50000"})) as servers:
         toolbox = await up(servers)
