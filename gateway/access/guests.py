@@ -36,6 +36,9 @@ class Person:
     def of(cls, address: Address, sender: Sender) -> "Person":
         return cls(channel=address.channel, account=address.account, sender=sender.id)
 
+    def direct_chat(self, peer: str) -> Address:
+        return Address(channel=self.channel, account=self.account, kind=PeerKind.DIRECT, peer=peer)
+
     def __str__(self) -> str:
         account = "" if self.account == "default" else f"/{self.account}"
         return f"{self.channel}{account}:{self.sender}"
@@ -53,12 +56,6 @@ class Applicant:
     tries: int = 0
     is_denied: bool = False
 
-    @property
-    def address(self) -> Address:
-        """The direct chat with this person."""
-        person = self.person
-        return Address(channel=person.channel, account=person.account, kind=PeerKind.DIRECT, peer=self.peer)
-
     def is_expired(self, now: datetime) -> bool:
         # A request from the future has expired too: the clock was wrong then, or is wrong now.
         life = DENIED_FOR if self.is_denied else CODE_LIFE
@@ -74,12 +71,6 @@ class Guest:
     peer: str
     since: datetime
     is_owner: bool = False
-
-    @property
-    def address(self) -> Address:
-        """The direct chat with this person."""
-        person = self.person
-        return Address(channel=person.channel, account=person.account, kind=PeerKind.DIRECT, peer=self.peer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ class OwnerChats:
             return []
         owners = [(chat, sender) for chat, sender in self._chats.values() if is_owner(self._live, chat, sender)]
         owners += [
-            (guest.address, Sender(id=guest.person.sender, name=guest.name))
+            (guest.person.direct_chat(guest.peer), Sender(id=guest.person.sender, name=guest.name))
             for guest in self._live.guest_book.guests.values()
             if guest.is_owner and guest.person not in self._chats
         ]

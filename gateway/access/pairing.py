@@ -152,7 +152,7 @@ class Pairing:
             raise Refused(UNKNOWN_CODE)
         now = self._now()
         guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
-        message = Outbound(address=guest.address, text=WELCOME)
+        message = Outbound(address=guest.person.direct_chat(guest.peer), text=WELCOME)
         welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now)
         revoked = self.guest_book.revoked.get(guest.person)
         forgiven = [] if revoked is None else [delete_fact(revoked)]
@@ -174,7 +174,7 @@ class Pairing:
         if self.guest_book.applicants.get(applicant.person) != applicant:
             raise Refused(UNKNOWN_CODE)
         denied = replace(applicant, is_denied=True)
-        message = Outbound(address=applicant.address, text=DENIED)
+        message = Outbound(address=applicant.person.direct_chat(applicant.peer), text=DENIED)
         notice = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=self._now())
         await self._spool.commit(save_fact(denied), notice, *also)
         self.guest_book.applicants[denied.person] = denied
