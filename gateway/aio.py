@@ -1,7 +1,8 @@
-"""Building blocks for asyncio: turn slots, backoff delays for retries, shutdown, shielded work, a worker thread."""
+"""Building blocks for asyncio: turn slots, backoff delays, shutdown, shielded work, pipes, a worker thread."""
 
 import asyncio
 import concurrent.futures
+import os
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -147,6 +148,20 @@ async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float 
 
 REPORT_DELAY = 0.002
 """Seconds for which a busy worker thread may hold back outcomes, so that one wake-up of the event loop reports many."""
+
+
+async def open_output_pipe(limit: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
+    """Open a pipe for the output of a process. Return its reader, the transport to close, and the end for the process.
+
+    asyncio's own pipe would keep `wait` from returning while any process holds it open, also after the program has
+    ended. `limit` is that of the reader.
+    """
+    source, sink = os.pipe()
+    reader = asyncio.StreamReader(limit=limit)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", buffering=0)
+    )
+    return reader, transport, sink
 
 
 class _ThreadJob(NamedTuple):

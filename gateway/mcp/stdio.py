@@ -21,7 +21,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
 from config import McpSettings
-from gateway.aio import finish_before_cancel
+from gateway.aio import finish_before_cancel, open_output_pipe
 from gateway.mcp.limits import TOO_LARGE, LineSplitter, LongLine
 
 _PROCESS_TREE = Path(__file__).with_name("process_tree.py")
@@ -49,12 +49,7 @@ async def run_program(settings: McpSettings, errors: TextIO) -> AsyncGenerator[A
     program = await asyncio.to_thread(shutil.which, command, path=environment.get("PATH"))
     if program is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command)
-    # Our own pipe: asyncio's would keep `wait` from returning while any process holds it open.
-    source, sink = os.pipe()
-    output = asyncio.StreamReader(limit=_CHUNK_BYTES)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(source, "rb", buffering=0)
-    )
+    output, transport, sink = await open_output_pipe(_CHUNK_BYTES)
     try:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(_PROCESS_TREE), str(os.getpid()), program, *arguments),

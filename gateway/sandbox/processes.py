@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.aio import finish_before_cancel
+from gateway.aio import finish_before_cancel, open_output_pipe
 
 _CHUNK_BYTES = 65_536
 _MAX_OUTPUT_BYTES = 10_000_000
@@ -60,12 +60,7 @@ async def run_process(
     `watch` stops the program by returning a reason. Of our open files, the program gets only `descriptors`.
     """
     kept = _KeptOutput(bounds.shown)
-    # Our own pipe: asyncio's would stay open until the last writer is gone, also after the program has ended.
-    source, sink = os.pipe()
-    stream = asyncio.StreamReader(limit=_CHUNK_BYTES)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(source, "rb", buffering=0)
-    )
+    stream, transport, sink = await open_output_pipe(_CHUNK_BYTES)
     try:
         try:
             process = await asyncio.create_subprocess_exec(
