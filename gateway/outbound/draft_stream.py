@@ -121,7 +121,7 @@ class DraftStream:
         self._paragraphs: Sequence[str] = ()
         self._deltas: Sequence[str] | None = None
         self._changed = asyncio.Event()
-        self._parts = GrowingText(part_size, channel.text_limit.measure) if channel is not None else None
+        self._part_size = part_size
         self._number = 0
         """The part that is being written."""
         self._is_lost = False
@@ -181,12 +181,8 @@ class DraftStream:
 
         self._tasks.append(asyncio.create_task(run(), name=f"{name}:{self._turn}"))
 
-    async def _next_text(self) -> str:
-        await self._changed.wait()
-        self._changed.clear()
-        return join_paragraphs([*self._paragraphs, "".join(self._deltas or ())])
-
     async def _stream(self, channel: Channel, drafts: Drafts | None, edits: Edits | None) -> None:
+        parts = GrowingText(self._part_size, channel.text_limit.measure) if edits is not None else None
         pace = drafts.draft_pace if drafts is not None else edits.edit_pace if edits is not None else 0.0
         if pace >= FIRST_DRAFT_DELAY:
             await self._sleep(FIRST_DRAFT_DELAY)
@@ -194,11 +190,12 @@ class DraftStream:
             await self._changed.wait()
             if drafts is None:
                 await self._wait_until_clear()
-            text = await self._next_text()
+            self._changed.clear()
+            text = join_paragraphs([*self._paragraphs, "".join(self._deltas or ())])
             pause = pace
             try:
-                if edits is not None:
-                    await self._show_parts(channel, drafts, edits, text)
+                if edits is not None and parts is not None:
+                    await self._show_parts(parts, channel, drafts, edits, text)
                 elif drafts is not None:
                     await drafts.draft(replace(self._template, text=text), key=self._turn)
             except _BecomesFile:
@@ -213,17 +210,18 @@ class DraftStream:
                 log.debug("draft_failed", channel=channel.name, reason=str(refusal))
             await self._sleep(pause)
 
-    async def _show_parts(self, channel: Channel, drafts: Drafts | None, edits: Edits, text: str) -> None:
+    async def _show_parts(
+        self, parts: GrowingText, channel: Channel, drafts: Drafts | None, edits: Edits, text: str
+    ) -> None:
         """Finish the messages that are full, and show the one that is being written."""
-        assert self._parts is not None  # noqa: S101 - there is a channel.
-        while (finished := self._parts.finished_part(text)) is not None:
+        while (finished := parts.finished_part(text)) is not None:
             if 0 < self._max_parts() <= self._number + 1:
                 raise _BecomesFile
             await self._wait_until_clear()
             await self._put(channel, edits, finished)
-            self._parts.next_part(text)
+            parts.next_part(text)
             self._number += 1
-        growing = self._parts.unfinished_part(text)
+        growing = parts.unfinished_part(text)
         key = part_key(self._turn, self._number)
         if drafts is not None and self._store.receipts.get(key) is None:
             await drafts.draft(replace(self._template, text=growing), key=key)
