@@ -23,7 +23,7 @@ from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok
 from gateway.doctor.installation import check_permissions, check_units
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
 from gateway.doctor.peers import DEADLINE, check_peers
-from gateway.doctor.stores import check_leftovers, check_sessions, check_spool, check_workspaces
+from gateway.doctor.stores import check_kinds, check_leftovers, check_sessions, check_spool, check_workspaces
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
 from gateway.text import printable
@@ -121,6 +121,7 @@ def _check_data_dir(report: ConfigReport, settings: Settings, *, is_live: bool) 
         *check_permissions(directory, Path(report.source) if EXPOSED_SECRET in report.warnings else None),
         *(check_disk(directory), *check_file_system(directory), check_fsync(directory), check_clock(directory)),
         *asyncio.run(_check_stores(settings, is_live=is_live)),
+        *check_kinds(settings),
         *check_leftovers(directory),
         *check_workspaces(settings),
     ]

@@ -1,5 +1,6 @@
 """Checks of the data directory: sessions, the spool, and files that crashes have left."""
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -91,6 +92,28 @@ def check_workspaces(settings: Settings) -> list[Finding]:
             message = f"Other users of this machine can read {folder}."
             findings.append(warning("workspace", message, f"Run chmod 700 {folder}.", partial(folder.chmod, 0o700)))
     return findings or [ok("workspace", "Every workspace is in use.")]
+
+
+def check_kinds(settings: Settings) -> list[Finding]:
+    """Report links, pipes and other things in a place where the gateway wants something else, and would not start.
+
+    Sessions and spool report theirs themselves.
+    """
+    directory, workspaces = settings.gateway.data_dir, settings.gateway.workspace_root
+    token = () if settings.http.token is not None else (("http.token", "a file", Path.is_file),)
+    findings = []
+    for name, wanted, is_right in (
+        *token,
+        ("control.sock", "a socket", Path.is_socket),
+        ("files", "a folder", Path.is_dir),
+        (workspaces, "a folder", Path.is_dir),
+        *((private_folders(workspaces, agent), "a folder", Path.is_dir) for agent in settings.agents),
+    ):
+        path = directory / name
+        is_link = path.is_symlink() and wanted != "a folder"  # A folder may be on another disk.
+        if os.path.lexists(path) and (is_link or not is_right(path)):
+            findings.append(error("data", f"{path} is not {wanted}.", "Move it elsewhere, or the gateway won't start."))
+    return findings
 
 
 def check_leftovers(directory: Path) -> list[Finding]:

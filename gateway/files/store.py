@@ -71,7 +71,7 @@ class FileStore:
         """
 
         def prepare() -> int:
-            shutil.rmtree(self._root / _INCOMING, ignore_errors=True)
+            _remove_tree(self._root / _INCOMING)
             make_private_directory(self._root / _INCOMING)
             return self._measure()
 
@@ -255,7 +255,7 @@ class FileStore:
             except FileNotFoundError:
                 return None
             fsync_directory(self._root)
-            shutil.rmtree(removed, onerror=_log_undeletable)
+            _remove_tree(removed)
             return self._measure()
 
         try:
@@ -342,6 +342,18 @@ def _delete(file: Path) -> bool:
         log.warning("file_not_deleted", file=str(file), reason=error.strerror)
         return False
     return True
+
+
+def _remove_tree(path: Path) -> None:
+    """Delete a folder with everything in it, or something else in its place: `rmtree` would wait for a pipe."""
+    try:
+        is_folder = stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:  # It does not exist, or the folder above cannot be used.
+        return
+    if is_folder:
+        shutil.rmtree(path, onerror=_log_undeletable)
+    else:
+        path.unlink()
 
 
 def _log_undeletable(_function: object, path: str, error: tuple[object, BaseException, object]) -> None:

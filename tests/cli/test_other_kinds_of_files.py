@@ -19,8 +19,11 @@ PLACES = (
     "spool.reserve",
     "files",
     "files/uploads",
+    "files/.incoming",
+    "files/unknown",
     "memory/{scope}.jsonl",
     "workspace",
+    "workspace/main.private",
     "sessions",
     "sessions/index.json",
     "sessions/index.clean",
@@ -143,6 +146,7 @@ def test_the_daemon_starts_and_stops_or_names_the_file(template: Path, tmp_path:
             except AssertionError:
                 code = daemon.process.wait(60)
                 assert code == 78, (make.__name__, daemon.log)
+                assert gatehouse("doctor", "--local", home=home).returncode == 1, make.__name__
             else:
                 code = daemon.stop()
                 assert code == 0, (make.__name__, daemon.log)
