@@ -48,6 +48,11 @@ async def import_lines(
             await reader.submit(arrival.write, block)
         header, state = await reader.submit(arrival.finish)
         key = header.key
+        if key in store.flusher.unpurged:
+            # Until the spool forgets the deletion of an earlier session with this key, a start would repeat it.
+            await store.flusher.flush()
+            if key in store.flusher.unpurged:
+                raise Refused(f"Session {header.number} was just deleted there, which isn't finished. Try again later.")
         if store.index[header.scope].archived and await reader.submit(store.disk.archive.path(key).exists):
             raise Refused(f"Session {header.number} is in the archive there. Restore or delete that one first.")
         before = store.index[header.scope]

@@ -1,17 +1,21 @@
 """A deletion is recorded in the spool first. Every later start finishes it, whatever the last run left behind."""
 
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from config import SessionSettings
+from gateway.contract import Outbound
+from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
-from gateway.spool import DeleteSession, Spool
+from gateway.spool import AddToOutbox, DeleteSession, Spool
 from tests.sessions.conftest import ANN, SCOPE, Clock
 
 
@@ -137,3 +141,37 @@ async def test_nothing_of_a_deleted_session_is_replayed(tmp_path: Path, *, is_fl
     async with opened(tmp_path) as (manager, _):
         assert numbers(manager) == []
     assert list((tmp_path / "sessions/transcripts").iterdir()) == []
+
+
+async def import_again(manager: SessionManager) -> None:
+    """Delete the first session and import it from its export, as `sessions verify` suggests for a damaged one."""
+    lines = [line async for line in manager.export_lines(SCOPE)]
+    await manager.delete(SCOPE)
+
+    async def exported() -> AsyncIterator[bytes]:
+        for line in lines:
+            yield line
+
+    await manager.import_lines(None, exported())
+
+
+async def test_a_start_after_a_crash_keeps_a_session_that_was_deleted_and_imported_again(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    await start_sessions(tmp_path / "data")
+    async with opened(tmp_path / "data") as (manager, _):
+        await import_again(manager)
+        shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    async with opened(tmp_path / "crashed") as (manager, _):
+        assert sorted(numbers(manager)) == [1, 2]
+        assert len((await manager.load(SCOPE)).entries) == 3
+
+
+async def test_a_session_is_not_imported_while_replies_of_a_deleted_one_with_its_key_wait(tmp_path: Path) -> None:
+    """The deletion stays recorded until they are sent, and a start would repeat it."""
+    await start_sessions(tmp_path)
+    async with opened(tmp_path) as (manager, spool):
+        reply = AddToOutbox(key="k", turn=None, message=Outbound(address=ANN, text="hello"), at=datetime.now(UTC))
+        await spool.commit(reply)
+        with pytest.raises(Refused, match="Try again later"):
+            await import_again(manager)
+        assert numbers(manager) == [2]
