@@ -29,7 +29,8 @@ class ArchiveCommands:
     async def list(self, call: Call) -> Answer:
         """Answer `/session list archived`."""
         archived = await self._sessions.archive.list(call.routed.scope)
-        if not archived:
+        unreadable = self._sessions.archived_count(call.routed.scope) - len(archived)
+        if not archived and unreadable <= 0:
             return Answer(text=NONE_ARCHIVED)
         shown = archived[:MAX_LISTED]
         rows = [
@@ -39,6 +40,8 @@ class ArchiveCommands:
         ]
         if len(archived) > len(shown):
             rows.append(f"and {len(archived) - len(shown)} older ones")
+        if unreadable > 0:
+            rows.append(f"({count(unreadable, 'archived session')} can't be read)")
         return Answer(
             text="\n".join(["Archived sessions (newest first)", *rows, "/session restore <number> brings one back"]),
             buttons=tuple(
@@ -72,7 +75,7 @@ class ArchiveCommands:
 
     async def find(self, call: Call, argument: str, example: str) -> ArchivedSession | None:
         """Return the archived session with the number `argument`. Raises `Refused` if it is no number."""
-        number = parse_number(argument.removeprefix("#"), example)
+        number = parse_number(argument.removeprefix("#"), example, shown_by="/session list archived")
         if number < 1:
             return None
         return await self._sessions.archive.find(session_key(call.routed.scope, number))
@@ -85,6 +88,8 @@ def displaced(copies: Sequence[ArchivedCopy]) -> str:
     names = [f"{copy.meta.number} ({copy.meta.title or 'untitled'})" for copy in copies[:MAX_LISTED]]
     if len(copies) == 1:
         return f"\nSession {names[0]} is in the archive now. /session restore {copies[0].meta.number} brings it back."
+    if len(copies) > len(names):
+        names.append(f"{len(copies) - len(names)} more")
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     return f"\nSessions {listed} are in the archive now. /session list archived shows them."
 

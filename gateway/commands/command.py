@@ -102,8 +102,8 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
-def parse_number(argument: str, example: str) -> int:
-    """Return the number. Raises `Refused` with the `example` of how to write it."""
+def parse_number(argument: str, example: str, *, shown_by: str = "/session list") -> int:
+    """Return the number. Raises `Refused` with the `example` of how to write it, and the command that shows it."""
     if not is_number(argument):
-        raise Refused(f"Which one? Add its number, like {example}. /session list shows the numbers.")
+        raise Refused(f"Which one? Add its number, like {example}. {shown_by} shows the numbers.")
     return int(argument)

@@ -57,7 +57,26 @@ async def test_no_archived_session_is_said_so(tmp_path: Path) -> None:
         await ask(chat, "hello")
         assert "no archived sessions" in await ask(chat, "/session list archived")
         assert "no archived session 7" in await ask(chat, "/session restore 7")
-        assert "Add its number" in await ask(chat, "/session restore")
+        assert await ask(chat, "/session restore") == (
+            "Which one? Add its number, like /session restore 2. /session list archived shows the numbers."
+        )
+
+
+async def test_archived_sessions_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path, session=SMALL), Parrot.answering) as (_, chat):
+        await talk(chat, "trains", "boats", "planes")
+        await ask(chat, "/new")
+        (file,) = (tmp_path / "data/sessions/archive").rglob("*.gz")
+        file.write_bytes(b"no longer a session")
+        assert "(1 archived session can't be read)" in await ask(chat, "/session list archived")
+
+
+async def test_a_new_session_counts_those_it_has_archived_if_there_are_many(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path, session={"backlog_limit": 40}), Parrot.answering) as (_, chat):
+        await talk(chat, *map(str, range(23)))
+    async with gateway(settings(tmp_path, session={"backlog_limit": 1}), Parrot.answering) as (_, chat):
+        answer = await ask(chat, "/new")
+    assert "20 (about 19) and 2 more are in the archive now." in answer
 
 
 async def test_a_search_says_that_it_leaves_out_the_archive(tmp_path: Path) -> None:
