@@ -16,7 +16,10 @@ VALID_FOR = 14 * 60.0
 """Seconds. Discord accepts answers to an interaction for 15 minutes."""
 PREFIX = "interaction:"
 """Starts the message id of a slash command, which has no message of its own."""
+PRIVATE_PREFIX = f"{PREFIX}private:"
+"""Starts the message id of a slash command whose answer only the person may see."""
 ANSWER_BELOW = "The answer is below."
+TOO_LATE = "I couldn't answer your command in time, so that only you can see it. Please send it again."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +32,10 @@ class _OpenCommand:
 
 
 class CommandResponses:
-    """Remembers open commands in memory only: after a restart, their answers are ordinary messages."""
+    """Remembers open commands in memory only: after a restart, their answers are ordinary messages.
+
+    Only an interaction allows a message that one person sees, so the answer to a private command is not sent then.
+    """
 
     def __init__(self, api: DiscordApi, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
@@ -38,7 +44,7 @@ class CommandResponses:
 
     def open(self, interaction: Json, acknowledged: asyncio.Task[None] | None, *, is_private: bool) -> str:
         """Expect an answer. Return the message id to which it replies."""
-        message_id = f"{PREFIX}{interaction['id']}"
+        message_id = f"{PRIVATE_PREFIX if is_private else PREFIX}{interaction['id']}"
         self._open[message_id] = _OpenCommand(
             interaction=interaction, is_private=is_private, opened_at=self._clock(), acknowledged=acknowledged
         )
@@ -46,7 +52,8 @@ class CommandResponses:
 
     def close(self, interaction: Json) -> None:
         """Expect no answer any more."""
-        self._open.pop(f"{PREFIX}{interaction['id']}", None)
+        for prefix in (PREFIX, PRIVATE_PREFIX):
+            self._open.pop(f"{prefix}{interaction['id']}", None)
 
     async def answer(self, reply_to: str | None, kind: OutboundKind, payload: MessagePayload) -> Receipt | None:
         """Send an answer below its command. Return None if it has to be sent as an ordinary message.

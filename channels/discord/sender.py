@@ -8,11 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from msgspec import structs
+
 from channels.discord.api import HISTORY_PAGE, DiscordApi, MessagePayload
 from channels.discord.cache import RecentDict
 from channels.discord.errors import FormRefused, ReplyRefused
 from channels.discord.markup import escape, render
-from channels.discord.responses import CommandResponses
+from channels.discord.responses import PRIVATE_PREFIX, TOO_LATE, CommandResponses
 from channels.discord.wire import Json, button_rows, first_snowflake
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Undeliverable
@@ -44,6 +46,9 @@ class DiscordSender:
         answered = await self._responses.answer(message.reply_to, message.kind, payload)
         if answered is not None:
             return answered
+        if message.kind is OutboundKind.NOTICE and (message.reply_to or "").startswith(PRIVATE_PREFIX):
+            message = structs.replace(message, text=TOO_LATE, buttons=())
+            payload, plain = await self._payloads(message)
         receipt = await self._post(message.address, payload, plain, key)
         # Discord answers a repeated nonce with the message that it already has. After a crash that may be a draft
         # of this message, so bring it up to date.

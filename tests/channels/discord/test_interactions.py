@@ -7,6 +7,8 @@ import pytest
 from msgspec import structs
 
 from channels.discord.interactions import are_same_commands, command_text, session_choices, slash_commands
+from channels.discord.markup import escape
+from channels.discord.responses import TOO_LATE
 from gateway.commands.registry import COMMANDS
 from gateway.contract import (
     Address,
@@ -193,6 +195,18 @@ async def test_an_answer_after_the_interaction_expired_is_an_ordinary_message(
         await opened.send(answer_to(inbound, "More."), key="n.1")
     assert [message["content"] for message in discord.sent(CHANNEL)] == ["Started.", "More."]
     assert all("message_reference" not in message for message in discord.sent(CHANNEL))
+
+
+async def test_a_late_answer_to_a_personal_command_is_not_shown_to_the_server(
+    discord: FakeDiscord, core: Core, pulse: PulseRecorder
+) -> None:
+    opened = open_discord(discord, pulse, browser=CommandBrowser())
+    async with running(opened, core.deliver, pulse):
+        await discord.act(2, {"name": "whoami"}, channel=CHANNEL)
+        inbound = await core.next_message()
+        discord.expired = True
+        await opened.send(answer_to(inbound, "You have used 12 tokens."), key="n")
+    assert [message["content"] for message in discord.sent(CHANNEL)] == [escape(TOO_LATE)]
 
 
 async def test_the_answer_of_the_agent_to_a_command_is_an_ordinary_message(
