@@ -29,6 +29,8 @@ DAEMON_TIMEOUT = 90.0  # For a whole test. Generous, because the machine may be 
 ADA = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
 OWNER = Sender(id="ada", name="Ada", is_owner=True)
 SCOPE = "agent:main:loopback:direct:ada"
+MARK = "xylophone"
+"""The word that tests of deletions look for."""
 
 
 def settings(folder: Path, **tables: object) -> Settings:
@@ -205,3 +207,15 @@ def transcript_json(folder: Path) -> list[dict[str, Any]]:
 def transcript_text(folder: Path) -> str:
     """Return all transcripts as one text."""
     return "".join(file.read_text() for file in (folder / "data" / "sessions" / "transcripts").iterdir())
+
+
+def traces(folder: Path, word: str = MARK) -> dict[str, int]:
+    """Return how often the word appears in each file of the data directory, and in the names."""
+    found = {}
+    for path in (folder / "data").rglob("*"):
+        times = path.name.count(word)
+        if path.is_file():
+            times += path.read_bytes().count(word.encode())
+        if times:
+            found[str(path.relative_to(folder / "data"))] = times
+    return found

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from channels.loopback import LoopbackChannel
-from tests.daemon.harness import Parrot, ask, delivered, gateway, say_and_hear, settings
-from tests.daemon.test_deletion import traces
+from tests.daemon.harness import Parrot, ask, delivered, gateway, say_and_hear, settings, traces
 from tests.files.samples import offered
 
 SMALL = {"backlog_limit": 2}

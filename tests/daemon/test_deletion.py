@@ -10,23 +10,10 @@ from gateway.conversation import ToolCall
 from gateway.daemon import Daemon
 from gateway.sessions.keys import file_name
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import Parrot, Slow, ask, delivered, gateway, settings
+from tests.daemon.harness import MARK, Parrot, Slow, ask, delivered, gateway, settings, traces
 from tests.files.samples import offered
 
-MARK = "xylophone"
 SCOPE = "agent:main:loopback:direct:somebody"
-
-
-def traces(folder: Path, word: str = MARK) -> dict[str, int]:
-    """Return how often the word appears in each file of the data directory, and in the names."""
-    found = {}
-    for path in (folder / "data").rglob("*"):
-        times = path.name.count(word)
-        if path.is_file():
-            times += path.read_bytes().count(word.encode())
-        if times:
-            found[str(path.relative_to(folder / "data"))] = times
-    return found
 
 
 def marking(daemon: Daemon) -> None:
