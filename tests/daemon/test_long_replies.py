@@ -15,8 +15,7 @@ from gateway.errors import ProviderFailed
 from gateway.outbound.long_replies import LongReplies
 from gateway.sessions import entries
 from tests.daemon.harness import SCOPE, begin_a_session, gateway, settings, transcript_entries
-from tests.outbound.harness import ADDRESS, Wire
-from tests.outbound.test_file_delivery import FileWire
+from tests.outbound.harness import ADDRESS, FileWire, Wire
 
 SENTENCE = "The quick brown fox jumps over the lazy dog. "
 LONG = SENTENCE * 23_000

@@ -44,6 +44,23 @@ class Wire:
         return [message.text for _, message in self.accepted]
 
 
+class FileWire(Wire):
+    """A channel that also takes files, and fails with these first, in their order."""
+
+    max_file_bytes = 2_000
+
+    def __init__(self, *file_failures: ChannelError) -> None:
+        super().__init__()
+        self.file_failures = list(file_failures)
+        self.files: list[tuple[str, str, Path]] = []
+
+    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
+        if self.file_failures:
+            raise self.file_failures.pop(0)
+        self.files.append((key, message.text, path))
+        return Receipt(message_id=key)
+
+
 class Time:
     """A clock that stands still but for sleeping."""
 

@@ -4,29 +4,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gateway.contract import Enclosure, Outbound, Receipt
-from gateway.errors import ChannelError, Refused, Transient, Undeliverable
+from gateway.contract import Enclosure
+from gateway.errors import Refused, Transient, Undeliverable
 from gateway.outbound.delivery import POSSIBLY_REPEATED
-from tests.outbound.harness import HELLO, Post, Wire, posting
+from tests.outbound.harness import HELLO, FileWire, Post, Wire, posting
 
 REPORT = Enclosure(name="report.pdf", media_type="application/pdf", size=1500, ref="s/report.pdf")
-
-
-class FileWire(Wire):
-    """A channel that also takes files, and fails with these first, in their order."""
-
-    max_file_bytes = 2_000
-
-    def __init__(self, *file_failures: ChannelError) -> None:
-        super().__init__()
-        self.file_failures = list(file_failures)
-        self.files: list[tuple[str, str, Path]] = []
-
-    async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
-        if self.file_failures:
-            raise self.file_failures.pop(0)
-        self.files.append((key, message.text, path))
-        return Receipt(message_id=key)
 
 
 async def store(ref: str) -> Path:
