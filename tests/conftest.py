@@ -1,8 +1,10 @@
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.forks.process import stop_fork_servers
@@ -30,7 +32,12 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("asyncio"):  # An event loop for the other tests would cost seconds.
         request.getfixturevalue("leaves_no_task_running")
     before = umask()
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
     yield
+    if structlog.is_configured():  # A command that runs in the process of the test sets up its log.
+        root.handlers, root.level = handlers, level
+        structlog.reset_defaults()
     assert umask() == before, "the test has changed the umask"
 
 

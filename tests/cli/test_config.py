@@ -41,7 +41,6 @@ def test_show_works_without_the_secrets(path: Path, capsys: pytest.CaptureFixtur
     assert 'token = "***"' in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("logging_as_it_was")
 def test_check_says_ok_and_warns(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text("[http]\nport = 0\n[session]\nbacklog_limit = 0", encoding="utf-8")
     assert config(path, "check") == 0
@@ -137,7 +136,6 @@ def test_unset_removes_a_key(path: Path) -> None:
     assert config(path, "unset", "http.port") == 78
 
 
-@pytest.mark.usefixtures("logging_as_it_was")
 def test_check_lists_every_error_that_would_prevent_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "gatehouse.toml"
     path.write_text(

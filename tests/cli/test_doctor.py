@@ -20,8 +20,6 @@ from tests.channels.telegram.bot_api import TOKEN, bot_api
 from tests.daemon.harness import gateway, settings
 from tests.daemon_process import DEFAULTS, gatehouse, write_config
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
-
 Break = Callable[[Path], object]
 
 

@@ -20,8 +20,6 @@ from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api
 from tests.daemon_process import DEFAULTS, DaemonProcess, gatehouse, running, write_config
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
-
 
 class Script:
     """A prompter with prepared answers."""

@@ -3,11 +3,9 @@
 import asyncio
 import io
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from config import LogFormat, LogLevel
 from gateway.observability.logging import configure, secrets_in
@@ -116,20 +114,9 @@ async def test_a_reload_replaces_a_model_while_it_answers(tmp_path: Path) -> Non
         assert (await say_and_hear(chat, "and now?")).text == "The new model."
 
 
-@pytest.fixture
-def everything_logged() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    out = io.StringIO()
-    yield out
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
-
-
 @both
-async def test_the_key_reaches_neither_log_nor_chat_nor_files(
-    tmp_path: Path, api: Dialect, everything_logged: io.StringIO
-) -> None:
+async def test_the_key_reaches_neither_log_nor_chat_nor_files(tmp_path: Path, api: Dialect) -> None:
+    everything_logged = io.StringIO()
     script: list[Reply] = [
         api.refusal(401, "invalid_api_key", f"Incorrect API key provided: {KEY}"),
         api.refusal(400, "x", f"What is {KEY}?"),

@@ -4,7 +4,6 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,6 @@ from gateway.observability.log_file import LogFile
 from gateway.observability.logging import MAX_LIBRARY_LINES, REPEAT_INTERVAL, also_hide, configure, secrets_in
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", [LogFormat.JSON, LogFormat.CONSOLE])
-
-
-@pytest.fixture(autouse=True)
-def restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
 
 
 def lines(text: str) -> list[dict[str, Any]]:  # Any: log lines have different fields.
