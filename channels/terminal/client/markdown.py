@@ -80,7 +80,8 @@ class TerminalText:
                 return self._lines(_inline(node, Text(style=style)), width)
             case "fence" | "code_block":
                 code = Text(node.content.rstrip("\n"), style="cyan", overflow="fold", no_wrap=False)
-                return [f"{_CODE_INDENT}{line}" for line in self._lines(code, width - len(_CODE_INDENT))]
+                language = self.dim(node.info, width - len(_CODE_INDENT)) if node.info else []
+                return [f"{_CODE_INDENT}{line}" for line in (*language, *self._lines(code, width - len(_CODE_INDENT)))]
             case "bullet_list":
                 return self._list(node, lambda _: "• ", width)
             case "ordered_list":

@@ -2,7 +2,7 @@ import re
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.terminal.client.markdown import TerminalText
@@ -26,7 +26,7 @@ def shown(text: str, width: int = WIDTH) -> list[str]:
         ("9. a\n10. b", [" 9. a", "10. b"]),
         ("- a\n\n- b", ["• a", "", "• b"]),
         ("> quoted\n>\n> twice", ["│ quoted", "│", "│ twice"]),
-        ("```python\nif x:\n    y()\n```", ["    if x:", "        y()"]),
+        ("```python\nif x:\n    y()\n```", ["    python", "    if x:", "        y()"]),
         ("[here](https://a.example/) <https://b.example/>", ["here (https://a.example/)", "https://b.example/"]),
         ("![a cat](https://a.example/cat.png)", ["a cat (https://a.example/cat.png)"]),
         ("<b>bold</b> and <script>", ["<b>bold</b> and <script>"]),
@@ -75,6 +75,7 @@ def test_escape_sequences_of_the_text_are_removed(text: str) -> None:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", rest)
 
 
+@example(["```a"])
 @given(
     st.lists(
         st.sampled_from([*"abc", " ", "\n", "\n\n", "*", "`", "#", "- ", "> ", "|", "|-|\n", "1. ", "[", "](x)", "!"])
