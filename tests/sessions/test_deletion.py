@@ -1,4 +1,4 @@
-"""A deletion is recorded in the spool first. Every later start finishes it, whatever the last run left behind."""
+"""A deletion is recorded in the spool first. Every later start finishes what the last run left undone."""
 
 import shutil
 import sqlite3
