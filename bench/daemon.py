@@ -1,4 +1,4 @@
-"""Starts `gatehouse run` with the default settings for benchmarks, and reads the memory of a process."""
+"""Starts `gatehouse run` with the default settings for benchmarks."""
 
 import json
 import os
@@ -61,13 +61,6 @@ def until_answering(url: str) -> None:
             continue
         return
     raise TimeoutError(url)
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(kilobytes) / 1024
 
 
 def free_port() -> int:

@@ -17,7 +17,7 @@ from typing import cast
 
 import structlog
 
-from bench.daemon import memory_mb
+from bench.process import memory_mb
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import Secret, Settings

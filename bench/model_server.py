@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from time import monotonic
 
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 STEPS = 40
 """Tool calls before the answer, at `/steps`."""
 CHUNKS = 60
 CHUNKS_PER_SECOND = 20
 """The number and the rate of the chunks at `/paced`."""
+
+DELAY = web.AppKey("delay", list[float])
+"""The seconds until an answer at `/plain` begins, in a list because an application cannot be changed while it runs."""
 
 
 @contextmanager
@@ -31,14 +34,22 @@ def served() -> Iterator[str]:
         process.join()
 
 
+async def set_delay(address: str, seconds: float) -> None:
+    """Have the server at `address` wait before each answer at `/plain`."""
+    async with ClientSession() as session, session.post(f"{address}/delay/{seconds}") as response:
+        response.raise_for_status()
+
+
 def _run(pipe: Connection) -> None:
     asyncio.run(_serve(pipe))
 
 
 async def _serve(pipe: Connection) -> None:
     app = web.Application(client_max_size=64 << 20)
+    app[DELAY] = [0.0]
     for name, handler in (("plain", _plain), ("steps", _steps), ("clock", _clock), ("paced", _paced)):
         app.router.add_post(f"/{name}/chat/completions", handler)
+    app.router.add_post("/delay/{seconds}", _set_delay)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -47,8 +58,15 @@ async def _serve(pipe: Connection) -> None:
     await asyncio.Event().wait()
 
 
+async def _set_delay(request: web.Request) -> web.StreamResponse:
+    request.app[DELAY][0] = float(request.match_info["seconds"])
+    return web.Response()
+
+
 async def _plain(request: web.Request) -> web.StreamResponse:
     await request.read()
+    if delay := request.app[DELAY][0]:
+        await asyncio.sleep(delay)
     return await _stream(request, [_said("Good day to you."), _ended("stop")])
 
 

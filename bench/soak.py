@@ -20,8 +20,8 @@ from time import perf_counter
 
 import structlog
 
-from bench.daemon import memory_mb
 from bench.gateway import running
+from bench.process import memory_mb
 from bench.table import Row, show
 from channels.loopback import LoopbackChannel
 from config import Settings

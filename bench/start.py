@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from statistics import median as middle
 from time import perf_counter
 
-from bench.daemon import free_port, memory_mb, started, until_answering
+from bench.daemon import free_port, started, until_answering
+from bench.process import memory_mb
 from bench.table import Row, median
 
 TIMES = 7
