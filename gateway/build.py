@@ -20,7 +20,6 @@ from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import session_routes
 from gateway.aio import ShutdownRequest
-from gateway.backup.restore import require_complete_restore
 from gateway.commands.agents import AgentCommands
 from gateway.commands.approvals import ApprovalCommands
 from gateway.commands.archive import ArchiveCommands
@@ -32,7 +31,7 @@ from gateway.commands.runner import CommandRunner
 from gateway.commands.sessions import SessionCommands
 from gateway.commands.turns import TurnCommands
 from gateway.daemon import Daemon, ProcessControls
-from gateway.data_dir import DataDirLock, prepare_data_dir
+from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
 from gateway.descriptors import descriptor_limit, descriptors_for_connections
 from gateway.files.download import AttachmentDownloads
 from gateway.files.migration import migrate_workspaces

@@ -9,6 +9,9 @@ from typing import Self
 from gateway.errors import CannotStart
 from gateway.private_files import DIRECTORY_MODE, NotAFile, open_private
 
+RESTORE_STAGING = ".restoring-"
+"""How the name of the folder starts into which a restore unpacks a backup."""
+
 
 class DataDirTaken(CannotStart):
     """Another process holds the lock."""
@@ -37,6 +40,15 @@ def prepare_data_dir(directory: Path) -> None:
         directory.chmod(DIRECTORY_MODE)
     except OSError as error:
         raise unusable(directory, error) from error
+
+
+def require_complete_restore(directory: Path) -> None:
+    """Raise `CannotStart` if a restore into `directory` was interrupted: it may contain only a part of the backup."""
+    for staging in directory.glob(f"{RESTORE_STAGING}*"):
+        raise CannotStart(
+            f"A restore into {directory} was interrupted. Run it again with --replace, "
+            f"or delete {staging} to use the directory as it is."
+        )
 
 
 class DataDirLock:

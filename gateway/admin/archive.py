@@ -19,8 +19,7 @@ from config import Settings
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import FRAME_TIMEOUT, ListedSession, LocalArchive
-from gateway.backup.restore import require_complete_restore
-from gateway.data_dir import DataDirLock, prepare_data_dir
+from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
 from gateway.errors import Refused
 from gateway.files.store import FileStore
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine

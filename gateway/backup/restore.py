@@ -31,7 +31,8 @@ from gateway.backup.create import (
     is_member_name,
     member_key,
 )
-from gateway.errors import CannotStart, Refused
+from gateway.data_dir import RESTORE_STAGING
+from gateway.errors import Refused
 from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
 from gateway.text.plain import in_bytes
@@ -40,7 +41,6 @@ _BLOCK_BYTES = 1024 * 1024
 _MAX_EXTENDED_HEADER_BYTES = 64 * 1024
 """An extended header holds a name that is longer than 100 bytes."""
 _OWNER = 0o700
-_STAGING = ".restoring-"
 _KEPT = {"gatehouse.lock", "control.sock"}
 """Files that may be in an empty data directory, and stay."""
 
@@ -57,21 +57,12 @@ class _Damaged(Exception):
     """The text is the reason, as the end of a sentence."""
 
 
-def require_complete_restore(directory: Path) -> None:
-    """Raise `CannotStart` if a restore into `directory` was interrupted: it may contain only a part of the backup."""
-    for staging in directory.glob(f"{_STAGING}*"):
-        raise CannotStart(
-            f"A restore into {directory} was interrupted. Run it again with --replace, "
-            f"or delete {staging} to use the directory as it is."
-        )
-
-
 def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datetime) -> Restored:
     """Restore into a data directory that the caller has locked. Raises `Refused`, and changes nothing, if it cannot.
 
     With `replaces`, the present files are moved to a folder next to the directory. No file is deleted.
     """
-    for interrupted in directory.glob(f"{_STAGING}*"):
+    for interrupted in directory.glob(f"{RESTORE_STAGING}*"):
         if interrupted.is_symlink() or not interrupted.is_dir():
             interrupted.unlink()
         else:
@@ -82,7 +73,7 @@ def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datet
             f"{directory} is not empty. Restore into an empty data directory, "
             "or add --replace to move the current files aside."
         )
-    staging = Path(mkdtemp(prefix=_STAGING, dir=directory))
+    staging = Path(mkdtemp(prefix=RESTORE_STAGING, dir=directory))
     set_aside = None
     try:
         manifest = _unpack(archive, staging)
