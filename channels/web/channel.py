@@ -13,7 +13,6 @@ from channels.websocket import WebSocketChannel
 from channels.websocket.wire import message_frame
 from gateway.contract import Access, Caller, ChannelContext, Outbound, Receipt, Route
 from gateway.errors import Undeliverable
-from gateway.text.markdown import render_html
 
 _MODULES = (
     "app",
@@ -47,7 +46,7 @@ class WebChannel(WebSocketChannel):
     max_file_bytes = 2_000_000_000
 
     def __init__(self, context: ChannelContext) -> None:
-        super().__init__(context, render=render_html)
+        super().__init__(context, render=_render_html)
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:
         """Show a link to the file. The gateway serves the download, and the transcript has the link as well."""
@@ -61,6 +60,13 @@ class WebChannel(WebSocketChannel):
     def routes(self) -> Sequence[Route]:
         page = [Route(method="GET", path=path, access=Access.PUBLIC, handle=_serve_file) for path in _PAGE_FILES]
         return [*page, Route(method="GET", path="/web/ws", access=Access.OWNER, handle=self.serve)]
+
+
+def _render_html(markdown: str) -> str:
+    # It loads a parser, which a gateway without browsers does not need.
+    from gateway.text.markdown import render_html  # noqa: PLC0415
+
+    return render_html(markdown)
 
 
 async def _serve_file(request: web.Request, _caller: Caller) -> web.StreamResponse:

@@ -72,8 +72,6 @@ class WebSocketChannel:
 
     async def run(self, deliver: Deliver) -> None:
         """Accept messages until cancelled. Open sockets stay, so that pending answers can still be delivered."""
-        if self._render is not None:
-            await asyncio.to_thread(self._render, "*warm*")  # Builds the parser's tables before the first answer.
         self._deliver = deliver
         self._context.pulse.up()
         try:

@@ -245,6 +245,8 @@ class ClientConnection:
             newest.append(line)
 
         def render() -> list[wire.HistoryLine]:
+            if self._render is not None:
+                self._render("*warm*")  # The first call loads the parser. No answer should wait for that.
             return [
                 wire.HistoryLine(
                     role=line.role,
