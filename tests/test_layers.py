@@ -29,6 +29,7 @@ PACKAGES = (
     "private_files",
     "data_dir",
     "distribution",
+    "lean_imports",
     "lanes",
     "routing",
     "http",

@@ -37,6 +37,7 @@ def serve(config: Path | None) -> int:
     """Run the daemon until a signal or the chat command `/restart` ends it."""
     loaded = load_settings(config)
     environ = trim_environment(loaded.settings.gateway.keep_environment)
+    housekeeping.tune_garbage_collector()
     if asyncio.run(_serve(loaded, config, environ)):
         # Replace this process by a new `gatehouse run` with the same process id. The kernel holds blocked signals back
         # until the new process has installed its handlers.

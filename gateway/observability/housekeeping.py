@@ -177,9 +177,10 @@ class Housekeeping:
 
 
 def tune_garbage_collector() -> None:
-    """Exclude everything that is loaded by now, and collect less often. Call this once the daemon is ready."""
+    """Exclude everything that is loaded by now, and collect less often. Call this again when more was loaded."""
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
+    gc.enable()
 
 
 def return_free_memory() -> None:
