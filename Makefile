@@ -45,8 +45,8 @@ soak: $(VENV)/.dev-ready  ## Play a busy day in a few minutes and check that not
 
 lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.
 	$(BIN)/python -m pip install -q uv
-	$(BIN)/uv pip compile -q --upgrade --no-header --no-annotate pyproject.toml requirements/run.in -o requirements/run.txt
-	$(BIN)/uv pip compile -q --upgrade --no-header --no-annotate requirements/dev.in -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate pyproject.toml requirements/run.in -o requirements/run.txt
+	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate requirements/dev.in -o requirements/dev.txt
 
 clean:  ## Remove everything that the other targets made.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
