@@ -1,5 +1,6 @@
 """Opens files of the workspace and of the session, and never others, even if links are swapped at the same time."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -70,9 +71,9 @@ def explain_os_errors(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ToolFailed(f"There is no {shown!r} in the workspace. Use list_files to see the files.") from error
-    except NotAFile as error:
-        raise ToolFailed(f"{shown!r} is not a file. Use list_files to look into a folder.") from error
     except (OSError, RuntimeError, ValueError) as error:  # Not readable, a loop of links, a NUL in the name.
+        if isinstance(error, NotAFile) and error.errno != errno.ELOOP:
+            raise ToolFailed(f"{shown!r} is not a file. Use list_files to look into a folder.") from error
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "the name is not usable"
         raise ToolFailed(f"{shown!r} cannot be opened: {reason}.") from error
 
@@ -113,8 +114,9 @@ def _not_resolved(folder: Path) -> Path:
 
 def _parts(root: Path, path: str) -> list[str]:
     """Return the parts of the resolved `path` below `root`."""
-    # Links are resolved here, so that a link within the workspace may be used.
-    target = (root / path).resolve()
+    # Links are resolved here, so that a link within the workspace may be used. A loop of links is left as it is, and
+    # fails when it is opened: `Path.resolve` raises for it only before Python 3.13.
+    target = Path(os.path.realpath(root / path))
     if not target.is_relative_to(root):
         log.warning("workspace_escape_refused", path=excerpt(path, 200))
         raise ToolFailed("That path is outside the workspace. Only files inside it can be used.")
