@@ -25,7 +25,6 @@ pytestmark = [
 
 LAUNCHER = """#!/bin/sh
 export PYTHONPATH=/opt/gatehouse:{site} PYTHONDONTWRITEBYTECODE=1
-export LD_LIBRARY_PATH=/opt/python/lib
 exec /opt/python/bin/{python} -c 'import sys; from gateway.cli import main; sys.exit(main())' "$@"
 """
 
@@ -141,6 +140,9 @@ def prepare(machine: Machine) -> None:
     site = sysconfig.get_path("purelib").replace(str(ROOT), "/opt/gatehouse")
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     machine.write("/usr/local/bin/gatehouse", LAUNCHER.format(site=site, python=python))
+    # A Python below /root names a shared library that the service's user cannot read. The sandbox starts it without our
+    # environment, so only the linker's own cache helps.
+    machine.run("ln -sf /opt/python/lib/libpython3.*.so.* /usr/local/lib/ && ldconfig")
     machine.write("/etc/gatehouse/gatehouse.toml", CONFIG)
     machine.write("/etc/systemd/system/gatehouse.service.d/test.conf", DROP_IN)
     machine.run("chmod 755 /usr/local/bin/gatehouse; umask 077; echo canary-web-token-0123456789 > /root/web.token")
