@@ -5,11 +5,12 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 NAME = "gatehouse-gateway"
 """The name of the distribution. The command and the packages have shorter ones, which belong to others on PyPI."""
@@ -19,8 +20,7 @@ _UV_RECEIPT = "uv-receipt.toml"
 _UV_SOURCES = ("directory", "path", "url", "git")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class Installation(Struct, frozen=True, kw_only=True):
     """An environment with Gatehouse. `metadata` is None where the code runs without being installed."""
 
     prefix: Path

@@ -4,9 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 Item = TypeVar("Item")
 
@@ -19,8 +20,7 @@ class LaneFull(Exception):
         self.waiting = waiting
 
 
-@dataclass(slots=True)
-class _Lane(Generic[Item]):
+class _Lane(Struct, Generic[Item]):
     waiting: deque[Item] = field(default_factory=deque)
     running: asyncio.Task[None] | None = None
     is_stopping: bool = False

@@ -1,12 +1,12 @@
 """The guest book: access requests and approved people. Kept in memory, and as facts in the spool."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway.contract import Address, PeerKind, Sender
 from gateway.spool import SetFact
@@ -24,8 +24,7 @@ DENIED_FOR = timedelta(days=1)
 """For so long, a person whose request was denied or whose access was revoked gets no other code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class Person(Struct, frozen=True, kw_only=True):
     """A sender as one bot identity sees them. The same id on another account or channel is another person."""
 
     channel: str
@@ -44,8 +43,7 @@ class Person:
         return f"{self.channel}{account}:{self.sender}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applicant:
+class Applicant(Struct, frozen=True, kw_only=True):
     """An unknown sender with a code. `peer` is their chat; `tries` counts the wrong codes since they got theirs."""
 
     person: Person
@@ -62,8 +60,7 @@ class Applicant:
         return not timedelta(0) <= now - self.asked_at < life
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
+class Guest(Struct, frozen=True, kw_only=True):
     """A person whose access request was approved."""
 
     person: Person
@@ -73,8 +70,7 @@ class Guest:
     is_owner: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked:
+class Revoked(Struct, frozen=True, kw_only=True):
     """A person whose access was taken away. They have no access, not even in groups, until they are approved again."""
 
     person: Person

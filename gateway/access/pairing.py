@@ -3,11 +3,11 @@
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 import structlog
+from msgspec.structs import replace
 
 from config import DmPolicy
 from gateway.access.guests import Applicant, Guest, GuestBook, Person, Revoked, delete_fact, save_fact

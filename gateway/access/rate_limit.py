@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from gateway.access.guests import Person
 from gateway.bounded import BoundedDict
@@ -23,8 +24,7 @@ class RateCheck(StrEnum):
     """Over the limit, and notified already."""
 
 
-@dataclass(slots=True)
-class _Bucket:
+class _Bucket(Struct):
     tokens: float
     filled_at: float
     written_at: float

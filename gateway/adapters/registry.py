@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, distribution, entry_points
 from types import MappingProxyType
 
 import structlog
+from msgspec import Struct
 
 from config import ChannelSettings, Settings
 from config.reload import is_opened_alike
@@ -87,16 +88,14 @@ Identity = tuple[str, str]
 """Channel name and account name: one bot identity."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Entry:
+class _Entry(Struct, kw_only=True):
     settings: ChannelSettings
     channel: Channel
     pulse: ChannelPulse
     task: asyncio.Task[None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelChanges:
+class ChannelChanges(Struct, frozen=True, kw_only=True):
     """What a reload does to the channels. Nothing has happened yet."""
 
     fresh: Mapping[Identity, _Entry]

@@ -8,11 +8,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import WSMsgType, web
+from msgspec import Struct
 
 from gateway.admin.session_move import SessionMover, scope_of
 from gateway.contract import Access, Caller, Route
@@ -28,8 +28,7 @@ _SCOPES_AT_ONCE = 50
 """Scopes that `LocalArchive.sessions` lists before it lets other tasks run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSession:
+class ListedSession(Struct, frozen=True, kw_only=True):
     meta: SessionMeta
     is_active: bool
     is_archived: bool = False

@@ -1,8 +1,9 @@
 """A command, the call that its handler gets, and the answer that it returns."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from gateway.access.rights import Action
 from gateway.contract import Button, Enclosure, Inbound, Outbound
@@ -24,8 +25,7 @@ class CommandKind(StrEnum):
     """In the session's lane, after the turns before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """A command as people see it. `name` may be two words (`session list`). Its handler is found by the name."""
 
     name: str
@@ -48,8 +48,7 @@ class Command:
         return self.is_long or self.kind is CommandKind.READING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A command as it was sent, and the scope that it may touch."""
 
     inbound: Inbound
@@ -64,8 +63,7 @@ Commit = Callable[[Sequence[Operation]], Awaitable[object]]
 """Makes a change in one transaction with the given operations. Raises if nothing was committed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The text and the changes of a command. Nothing has happened yet: `CommandRunner` commits it.
 
     One transaction marks the command's message as done, puts the answer into the outbox and applies `operations`. A

@@ -1,8 +1,9 @@
 """Deletes a session together with its work: the running turn, the waiting messages, and the replies not sent yet."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from gateway.commands.command import Answer
 from gateway.commands.turns import DroppedJobs

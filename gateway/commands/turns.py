@@ -1,7 +1,8 @@
 """The command `/stop`, which ends the turn that is running and drops the messages that wait."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.commands.command import Answer, Call, Handlers
 from gateway.contract import Inbound, Outbound

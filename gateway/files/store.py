@@ -12,12 +12,12 @@ import shutil
 import stat
 from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from tempfile import mkstemp
 
 import structlog
+from msgspec import Struct
 
 from config.files import fsync_directory, make_private_directory
 from gateway.aio import finish_before_cancel
@@ -45,8 +45,7 @@ class TooLarge(Exception):
     """More bytes arrived than the limit, even if a smaller size was announced. None of them are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
+class StoredFile(Struct, frozen=True, kw_only=True):
     ref: str
     path: Path
     size: int

@@ -7,10 +7,11 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from config import Secret
 from config.files import write_atomically
@@ -32,8 +33,7 @@ MAX_NETWORKS = 4096
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class Clock(Struct, frozen=True, kw_only=True):
     """`wall` dates cookies, which survive a restart. All else uses `monotonic`, which no clock change affects."""
 
     wall: Callable[[], float] = time.time

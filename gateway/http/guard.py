@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 import msgspec
 from aiohttp import HttpVersion11, web
+from msgspec import Struct
 
 from gateway.contract import Access, Caller, Route
 from gateway.http.auth import Auth
@@ -24,8 +25,7 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllowedHosts:
+class AllowedHosts(Struct, frozen=True, kw_only=True):
     """The values of the Host header that are ours. With DNS rebinding, an attacker's host name points to us."""
 
     direct: frozenset[str]

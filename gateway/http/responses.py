@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Self
 
 from aiohttp import web
+from msgspec import Struct
 
 from gateway.errors import Refused
 
@@ -67,8 +67,7 @@ def response_for(error: Exception) -> web.Response | None:
             return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
+class HttpLimits(Struct, frozen=True, kw_only=True):
     """Durations in seconds, and numbers of connections. A connection is anonymous until it shows a credential."""
 
     header: float = 10.0

@@ -1,11 +1,11 @@
 """The server's own routes: sign-in and sign-out of browsers, liveness and readiness."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 
 from aiohttp import web
+from msgspec import Struct
 
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
@@ -15,8 +15,7 @@ from gateway.http.guard import IS_PROXIED, cookie_name
 from gateway.http.responses import HttpError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelHealth:
+class ChannelHealth(Struct, frozen=True, kw_only=True):
     name: str
     account: str
     state: str
@@ -27,8 +26,7 @@ class ChannelHealth:
     last_error_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """The state that `/readyz` reports. `troubles` are problems outside of the channels.
 
     `warnings` are risks for the durability of messages: the gateway is ready, but degraded.

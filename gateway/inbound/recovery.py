@@ -1,12 +1,13 @@
 """Recovery after a start: unanswered messages, unfinished turns and undelivered replies of the last run."""
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from gateway.commands.command import CommandKind
 from gateway.commands.info import RESTARTED_BY

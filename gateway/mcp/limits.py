@@ -1,10 +1,10 @@
 """Limits on what an MCP server may send: the size of a message, and the number and sizes of its tools."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from config import McpSettings
 from gateway.text import clean, excerpt
@@ -16,8 +16,7 @@ _KEPT_BYTES = 256
 _MAX_NAME = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongLine:
+class LongLine(Struct, frozen=True, kw_only=True):
     """The start and the end of a line that was longer than the limit."""
 
     head: bytes
@@ -51,8 +50,7 @@ class LineSplitter:
             del self._buffer[:-_KEPT_BYTES]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutTool:
+class LeftOutTool(Struct, frozen=True, kw_only=True):
     """A tool that no agent gets, with the reason."""
 
     name: str

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import product
 
 from aiohttp import web
+from msgspec import Struct
 
 from gateway import __version__
 from gateway.contract import Access, Caller, Route, Verdict
@@ -28,8 +28,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """One metric. `lines` are its samples without the name in front."""
 
     name: str

@@ -1,10 +1,10 @@
 """Delivery health: which channels cannot send at the moment, and which replies are late."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from time import monotonic
 
 import structlog
+from msgspec import Struct
 
 from gateway.contract import Address
 from gateway.text import excerpt
@@ -21,16 +21,14 @@ LATE_AFTER = 300.0
 _MAX_REASON_CHARS = 200
 
 
-@dataclass(slots=True)
-class _Failing:
+class _Failing(Struct):
     identity: Identity
     since: float
     reason: str
     is_logged: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
+class Outage(Struct, frozen=True, kw_only=True):
     """A channel that cannot send. `chats` have a reply that has failed; more may wait behind it."""
 
     channel: str

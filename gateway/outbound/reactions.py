@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from gateway.contract import Channel, Inbound, Reacts
 from gateway.contract.abilities import abilities_of
@@ -24,8 +24,7 @@ RETRY_DELAYS = (1.0, 5.0, 30.0)
 """Seconds between attempts to remove a reaction, unless the platform asks for more."""
 
 
-@dataclass(slots=True)
-class _Reaction:
+class _Reaction(Struct):
     inbound: Inbound
     timer: asyncio.TimerHandle | None = None
     is_shown: bool = False

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import islice
 
 from cronsim import CronSim, CronSimError
+from msgspec import Struct
 
 from gateway.errors import Refused
 from gateway.text import excerpt
@@ -24,8 +24,7 @@ _DURATION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueTime:
+class DueTime(Struct, frozen=True, kw_only=True):
     due_at: datetime
     cron: str | None = None
     """The cron line of a recurring reminder."""

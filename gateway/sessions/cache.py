@@ -9,13 +9,13 @@ import asyncio
 import errno
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 import structlog
+from msgspec import Struct, field
 
 from gateway.aio import WorkerThread
 from gateway.bounded import BoundedDict
@@ -151,8 +151,7 @@ def _changes_history(entry: Entry) -> bool:
     return isinstance(entry, _CHANGES) or (isinstance(entry, e.Checkpoint) and entry.summary is not None)
 
 
-@dataclass(slots=True)
-class _CachedSession:
+class _CachedSession(Struct):
     entries: list[Entry]
     size: int
     messages: int | None
@@ -161,8 +160,7 @@ class _CachedSession:
     history: HistoryCache = field(default_factory=HistoryCache)
 
 
-@dataclass(slots=True)
-class _Load:
+class _Load(Struct):
     """A session that is being read, and the entries that were appended since the read was submitted."""
 
     messages: int

@@ -6,9 +6,11 @@ The lossless export is the transcript itself: see `transfer.py`.
 import json
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.conversation import Json, ToolCall
 from gateway.sessions import entries
@@ -23,8 +25,7 @@ _BACKTICKS = re.compile("`+")
 _HEADINGS = {"user": "User", "assistant": "Assistant", "tool_result": "Tool result", "gateway": "Gateway"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Struct, frozen=True, kw_only=True):
     """One message of the document. `role` is `user`, `assistant`, `tool_result` or `gateway`; `name` is a user's."""
 
     role: str

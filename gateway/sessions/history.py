@@ -1,9 +1,9 @@
 """The history of a session: its entries as messages for the model, or as lines for a person. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.conversation import AssistantMessage, Message, Picture, ToolCall, ToolMessage, ToolOutcome, UserMessage
@@ -125,8 +125,7 @@ def apply_edits(entries: list[Entry]) -> list[Entry]:
     return [*result, *held]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisibleLine:
+class VisibleLine(Struct, frozen=True, kw_only=True):
     """One message or file as a person sees it. `role` is `user`, `assistant`, or `gateway` for its own sentences.
 
     Only users have an `event_id`.

@@ -4,7 +4,6 @@ The file is a cache: the transcripts contain everything that it says, so a lost 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import islice
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from config.files import Fsync, atomic_writer, fsync_directory, write_atomically
 from gateway.bounded import BoundedDict
@@ -75,8 +75,7 @@ EMPTY_SCOPE = Scope(
 EncodedScope = bytes | msgspec.Raw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexSnapshot:
+class IndexSnapshot(Struct, frozen=True, kw_only=True):
     """The index at one moment, for writing it: `encoded` with the `changed` scopes and without the `dropped` ones."""
 
     encoded: Mapping[str, EncodedScope]
@@ -207,8 +206,7 @@ class _CleanMark(msgspec.Struct, frozen=True):
     sessions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexContents:
+class IndexContents(Struct, frozen=True, kw_only=True):
     """The decoded content of `index.json`."""
 
     scopes: Mapping[str, Scope]
@@ -216,8 +214,7 @@ class IndexContents:
     """Keys of deleted sessions whose files could not be deleted yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanIndex:
+class CleanIndex(Struct, frozen=True, kw_only=True):
     """An index that was marked clean. Its scopes need no check, so they stay encoded."""
 
     encoded: Mapping[str, EncodedScope]

@@ -8,7 +8,6 @@ is needed.
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -16,6 +15,8 @@ from time import monotonic
 
 import msgspec
 import structlog
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gateway.private_files import FILE_MODE, OTHERS
 from gateway.sessions import index
@@ -37,8 +38,7 @@ PROGRESS_INTERVAL = 5.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
+class RecoveryReport(Struct, frozen=True, kw_only=True):
     """The findings of a recovery. `lost` has the keys of sessions whose transcripts are missing or were set aside."""
 
     scopes: int
@@ -62,8 +62,7 @@ class RecoveryReport:
         return {"lost": len(self.lost), **{name: value for name, value in asdict(self).items() if name != "lost"}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(Struct, frozen=True, kw_only=True):
     scopes: Mapping[str, EncodedScope]
     undeleted: frozenset[str]
     """Keys of deleted sessions whose files are still there."""

@@ -6,13 +6,13 @@ closed, when it is moved to the archive, and when it is deleted.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
 import structlog
+from msgspec import Struct
 
 from config import SessionSettings
 from gateway.errors import Refused
@@ -55,8 +55,7 @@ OnLeaving = Callable[[SessionMeta, Leaving], Awaitable[None]]
 RemoveFiles = Callable[[str], Awaitable[bool]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepReport:
+class SweepReport(Struct, frozen=True, kw_only=True):
     """The result of one sweep. Unless it `is_done`, the next sweep continues with the remaining scopes."""
 
     expired: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ A transcript is never rewritten, so clearing, undoing and compacting are entries
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import uuid4
 
@@ -146,8 +145,7 @@ class SessionMeta(Struct, frozen=True, kw_only=True):
     """The seq of the first message since the last `clear`; 0: there is no message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """A session and its last entries at the time of the load."""
 
     key: str

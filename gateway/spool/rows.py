@@ -1,7 +1,6 @@
 """Rows of the spool: their states, and how messages and times are stored in them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -82,8 +81,7 @@ _MICROSECOND = timedelta(microseconds=1)
 encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReminderContent:
+class ReminderContent(Struct, frozen=True, kw_only=True):
     """A reminder's text, its chat, the person who asked for it, and the server (guild) if there is one."""
 
     address: Address
@@ -108,8 +106,7 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + micros * _MICROSECOND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxRow:
+class InboxRow(Struct, frozen=True, kw_only=True):
     """An accepted message. `attempts` counts the starts of its turn since they were last reset."""
 
     turn: str
@@ -138,8 +135,7 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReminderRow:
+class ReminderRow(Struct, frozen=True, kw_only=True):
     """An active reminder. People refer to it by its number within the scope.
 
     `last_sent_for` is the due time of its last message. `last_delivery` is the outbox state of that message, None if
@@ -163,8 +159,7 @@ class ReminderRow:
         return f"remind-{self.id}-{self.times_sent + 1}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveredWork:
+class RecoveredWork(Struct, frozen=True, kw_only=True):
     """The unfinished work at a start, in the order in which it was accepted.
 
     `unreadable` names turns and keys that this version cannot read. They are dead now, with their content kept.
@@ -179,8 +174,7 @@ class RecoveredWork:
     damaged_file: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolListing:
+class SpoolListing(Struct, frozen=True, kw_only=True):
     """Rows for the operator, oldest first. `unreadable` names rows that only another version can show."""
 
     inbox: tuple[InboxRow, ...]
@@ -210,8 +204,7 @@ class UsageTotal(Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class Stats(Struct, frozen=True, kw_only=True):
     """Counts of unfinished rows. `file_bytes` does not include the preallocated WAL."""
 
     inbox: Mapping[InboxState, int]

@@ -6,12 +6,13 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+
+from msgspec.structs import replace
 
 from gateway.aio import backoff_delays
 from gateway.contract import Address

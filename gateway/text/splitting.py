@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 Measure = Callable[[str], int]
 
 _BREAKS = (
@@ -80,8 +82,7 @@ def last_border(text: str, start: int, end: int) -> int:
     return next((at for at in range(end, start, -1) if is_border(text, at)), end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fence:
+class _Fence(Struct, frozen=True, kw_only=True):
     """An open code fence. `line` is where its opening line starts, `body` where its code starts."""
 
     marker: str
@@ -90,8 +91,7 @@ class _Fence:
     body: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     text: str
     end: int
     fence: _Fence | None

@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from time import monotonic
 
 import structlog
@@ -58,8 +57,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3_600.0
 _MAX_PAUSED = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OlderPart:
+class OlderPart(Struct, frozen=True, kw_only=True):
     """The part of a session that a summary replaces: the earlier summary, if any, and the messages since then."""
 
     earlier: str
@@ -174,8 +172,7 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepRule:
+class KeepRule(Struct, frozen=True, kw_only=True):
     """How much of the end of a session stays as it is: a share of the token budget, and a number of messages."""
 
     share: float
@@ -196,8 +193,7 @@ class CompactionRequest(Struct, frozen=True, kw_only=True):
     keep: KeepRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionResult:
+class CompactionResult(Struct, frozen=True, kw_only=True):
     """How many messages a summary has replaced and how many were kept, or why no summary was made."""
 
     messages: int = 0

@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from gateway.contract import Button, Outbound, PeerKind, Sender
 from gateway.conversation import Json, ToolCall
@@ -25,8 +26,7 @@ class Decision(StrEnum):
     EXPIRED = "expired"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Question:
+class Question(Struct, kw_only=True, eq=False):
     """Asks the sender of the message that a turn answers, in the same chat, whether `call` may run."""
 
     id: str

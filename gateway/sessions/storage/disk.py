@@ -10,10 +10,10 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from config.files import Fsync, fsync_directory
 from gateway.bounded import BoundedDict
@@ -118,8 +118,7 @@ class TranscriptWriter:
         os.close(self._descriptor)
 
 
-@dataclass(slots=True)
-class _Backlog:
+class _Backlog(Struct):
     """Lines that the disk has refused so far."""
 
     data: bytes = b""

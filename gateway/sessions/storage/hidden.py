@@ -1,8 +1,9 @@
 """Finds sessions that no message gets to any more, because the settings that form the scopes have changed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from config import Settings
 from gateway.private_files import read_private
@@ -10,8 +11,7 @@ from gateway.routing import is_reachable
 from gateway.sessions import index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenSessions:
+class HiddenSessions(Struct, frozen=True, kw_only=True):
     """How many sessions are hidden, by scope. Archived ones count."""
 
     by_scope: Mapping[str, int]

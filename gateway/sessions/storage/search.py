@@ -1,11 +1,12 @@
 """Word search in transcripts: newest first, limited in bytes and time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
+
+from msgspec import Struct
 
 from gateway.sessions.entries import Assistant, User
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -22,8 +23,7 @@ LINES_PER_SLICE = 64
 SLICE_PAUSE = 0.00005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class Hit(Struct, frozen=True, kw_only=True):
     """A message that contains all words. `role` is `user` or `assistant`."""
 
     number: int
@@ -33,16 +33,14 @@ class Hit:
     role: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True, kw_only=True):
     """`stopped_early`: there may be more hits, because one of the limits was reached."""
 
     hits: tuple[Hit, ...]
     stopped_early: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedFile:
+class SearchedFile(Struct, frozen=True, kw_only=True):
     """One transcript to search."""
 
     path: Path

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from config.files import Fsync
 from gateway.private_files import APPEND, CREATE, open_private, opened, read_range, rename_aside, write_all
@@ -26,8 +26,7 @@ COPY_BLOCK = 1024 * 1024
 REBUILT = ".rebuilt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranscriptTail:
+class TranscriptTail(Struct, frozen=True, kw_only=True):
     """The entries of a transcript, or of its end, oldest first.
 
     If it `is_whole`, the first entry is the header; a damaged header has been reconstructed.
@@ -82,8 +81,7 @@ def read(path: Path, stop: StopCondition | None = None, *, max_bytes: int | None
     )
 
 
-@dataclass(slots=True)
-class _Collected:
+class _Collected(Struct):
     entries: list[Entry]
     taken: int = 0
     damaged: int = 0

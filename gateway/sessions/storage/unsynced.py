@@ -1,14 +1,14 @@
 """The written bytes of transcripts that no fsync has confirmed. With them, a file can be rebuilt if its fsync fails."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 # Bytes kept in memory until they are fsynced. Beyond that, a rebuild copies them from the file.
 MAX_UNSYNCED_BYTES = 32 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class _Unsynced:
+class _Unsynced(Struct):
     """Bytes that were written behind the first `durable` bytes of a transcript, and not fsynced yet."""
 
     durable: int

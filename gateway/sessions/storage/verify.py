@@ -3,10 +3,10 @@
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gateway.private_files import OTHERS, read_private
 from gateway.sessions import index
@@ -20,8 +20,7 @@ from gateway.sessions.storage.transcript import lines_forwards
 MAX_LISTED_PROBLEMS = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionProblem:
+class SessionProblem(Struct, frozen=True, kw_only=True):
     """`kind` is a constant word, `where` a file name or a session key, `detail` a sentence for the operator."""
 
     kind: str
@@ -29,8 +28,7 @@ class SessionProblem:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Struct, frozen=True, kw_only=True):
     """The result of a check. `problems` has the first thousand, `problem_count` counts all of them."""
 
     scopes: int
