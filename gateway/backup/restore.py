@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Self
 
 import msgspec
 
@@ -101,14 +100,12 @@ class _Header(tarfile.TarInfo):
     `tarfile` expands sparse files, and reads extended headers of any length into memory.
     """
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        header = super().frombuf(buf, encoding, errors)
-        if header.type == tarfile.XHDTYPE and 0 <= header.size <= _MAX_EXTENDED_HEADER_BYTES:
-            return header
-        if header.type != tarfile.REGTYPE or header.size < 0:
+    def _proc_member(self, members: tarfile.TarFile) -> tarfile.TarInfo:
+        """Check each header before `tarfile` reads on. Newer releases of Python never call `frombuf`."""
+        is_extended = self.type == tarfile.XHDTYPE and 0 <= self.size <= _MAX_EXTENDED_HEADER_BYTES
+        if not is_extended and (self.type != tarfile.REGTYPE or self.size < 0):
             raise _Damaged("it contains something other than files")
-        return header
+        return super()._proc_member(members)  # type: ignore[misc,no-any-return] # Its place for subclasses, but untyped.
 
     def _proc_gnusparse_10(self, *_arguments: object) -> None:
         """Replace the method of `tarfile` that reads a table of any length, before `issparse` can be asked."""
