@@ -7,7 +7,7 @@ from pathlib import Path
 
 STRACE = (
     *("strace", "-f", "-qq", "-y", "-xx", "-s", "1000000", "--signal=none"),
-    "--trace=openat,write,pwrite64,fsync,fdatasync,link,rename,rmdir,unlink,ftruncate,fallocate,mkdir,sendto",
+    "--trace=openat,write,pwrite64,fsync,fdatasync,link,linkat,rename,rmdir,unlink,ftruncate,fallocate,mkdir,sendto",
 )
 """The command without `-o FILE`. It prints names and data in hexadecimal, without shortening them."""
 
@@ -67,8 +67,9 @@ def _step(call: str, given: str, result: str, begun: int, ended: int) -> Step | 
             opened = _HANDLE.search(result)
             name = _bytes(opened[1]).decode() if opened else ""
             return Step(call=call, begun=begun, ended=ended, path=name, flags=given)
-        case "rename" | "link":
-            return Step(call=call, begun=begun, ended=ended, path=texts[1].decode(), old_path=texts[0].decode())
+        case "rename" | "link" | "linkat":
+            name = "link" if call == "linkat" else call  # `os.link` calls either, by the version of Python.
+            return Step(call=name, begun=begun, ended=ended, path=texts[1].decode(), old_path=texts[0].decode())
         case "unlink" | "mkdir" | "rmdir":
             return Step(call=call, begun=begun, ended=ended, path=texts[0].decode())
         case _:

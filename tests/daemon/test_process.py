@@ -43,7 +43,8 @@ def readiness(url: str) -> dict[str, object]:
     while True:
         try:
             return get(f"{url}/readyz")[1]
-        except HTTPError:
+        except HTTPError as refusal:
+            refusal.close()
             assert monotonic() < deadline
 
 
@@ -201,8 +202,9 @@ def test_a_reload_applies_a_new_token_at_once(tmp_path: Path) -> None:
             with suppress(ConnectionError):
                 answer.read()  # Returns, or fails, once the daemon has cut the connection.
         assert get(f"{daemon.url}/auth/whoami", new)[0] == 200
-        with pytest.raises(HTTPError, match="401"):
+        with pytest.raises(HTTPError, match="401") as refusal:
             get(f"{daemon.url}/auth/whoami", old)
+        refusal.value.close()
         assert daemon.stop() == 0
     assert new not in json.dumps(daemon.log)
 
@@ -359,7 +361,8 @@ def metrics(url: str, token: str) -> str:
         with urlopen(request, timeout=30) as answer:  # noqa: S310 - loopback
             return str(answer.read())
     except HTTPError as refusal:
-        return f"{refusal} {refusal.read()!r}"
+        with refusal:
+            return f"{refusal} {refusal.read()!r}"
 
 
 def archived(path: Path) -> list[str]:

@@ -83,7 +83,7 @@ class ImportFile:
 
     def place(self, path: Path) -> None:
         """Give the file its final name. Raises `FileExistsError` rather than replace another file."""
-        os.link(self._path, path)
+        os.link(self._path, path, follow_symlinks=False)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -91,9 +91,9 @@ def test_fields_of_a_newer_version_are_skipped() -> None:
         b'{"type":"user","seq":1,"ts":"2026-03-01T00:00:00Z","content":"\xff"}',
         b'{"type":"user","seq":1,"ts":"2026-03-01T00:00:00Z","content":"hi"}{"type":"clear"}',
         b'{"type":"tool_use","seq":1,"ts":"2026-03-01T00:00:00Z","tool_use_id":"1","name":"x","input":'
-        + b'{"a":' * 10_000
+        + b'{"a":' * 200_000
         + b"1"
-        + b"}" * 10_001,
+        + b"}" * 200_001,
         b'{"type":7,"seq":1,"ts":"2026-03-01T00:00:00Z"}',
     ],
 )
