@@ -39,7 +39,8 @@ class BotApi:
         await answered
 
     async def serve(self, request: web.Request) -> web.Response:
-        method, fields = request.match_info["method"], await request.post()
+        method = request.match_info["method"]
+        fields = await (request.json() if request.content_type == "application/json" else request.post())
         result: object = True
         if method == "getMe":
             result = _ME

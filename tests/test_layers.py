@@ -138,6 +138,7 @@ CLIENTS = {
     "gateway/agent/providers/aiohttp_transport.py": "the transport below those",
     "gateway/mcp/http.py": "an MCP server, at the address in the configuration",
     "gateway/files/to_text.py": "a provider's endpoint, at the address in the configuration",
+    "channels/telegram/client.py": "the Bot API, at the address in the configuration or the usual one",
     "channels/discord/api.py": "attachments, at the address that the platform's API returns",
 }
 """The modules that make HTTP requests, and why their addresses can be trusted."""

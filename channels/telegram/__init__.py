@@ -1,8 +1,4 @@
-"""The Telegram channel: a bot for private chats, groups and forum topics.
-
-Importing this package does not import aiogram, which costs seconds and more than a hundred megabytes. `run` does, in a
-thread.
-"""
+"""The Telegram channel: a bot for private chats, groups and forum topics."""
 
 from channels.telegram.channel import TelegramChannel
 from channels.telegram.webhook import WEBHOOK_URL, TelegramWebhookChannel

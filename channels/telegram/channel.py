@@ -1,20 +1,20 @@
-"""The Telegram channel as the core sees it. aiogram is imported, and the connection opened, when the channel runs."""
+"""The Telegram channel as the core sees it. The connection is opened when the channel runs."""
 
 import asyncio
-import importlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from channels.telegram.aiogram_loading import load_aiogram
+from channels.telegram.api import BotApi
+from channels.telegram.polling import Poller
+from channels.telegram.sender import TelegramSender
+from channels.telegram.updates import UpdateHandler
+from channels.telegram.webhook_receiver import WebhookAlbums
 from gateway.contract import Address, Attachment, ChannelContext, Deliver, Outbound, PeerKind, Receipt, TextLimit
 from gateway.errors import CannotStart, Transient
 from gateway.text import utf16_length
-
-if TYPE_CHECKING:
-    from channels.telegram.connection import TelegramConnection
 
 TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 """Telegram counts the visible text, in UTF-16 units: https://core.telegram.org/bots/api#sendmessage."""
@@ -28,6 +28,11 @@ MAX_FILE_BYTES = 50_000_000
 
 _ID = re.compile(r"-?[0-9]+")
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
+
+
+class Connection(NamedTuple):
+    api: BotApi
+    sender: TelegramSender
 
 
 class TelegramChannel:
@@ -44,7 +49,7 @@ class TelegramChannel:
         self.name = context.name
         self.account = context.account
         self._context = context
-        self._connection: TelegramConnection | None = None
+        self._connection: Connection | None = None
         settings, table = context.settings, settings_table(context)
         if settings.token is None:
             raise CannotStart(f"{table}.token is missing. Create a bot with @BotFather on Telegram to get a token.")
@@ -70,33 +75,29 @@ class TelegramChannel:
         self._poll_seconds = seconds
 
     async def run(self, deliver: Deliver) -> None:
-        async with self._connected() as connection:
-            await connection.poll(deliver, max_wait=self._poll_seconds)
+        async with self._connected(deliver) as (api, handler):
+            # The bot may have had a webhook in its last run. Saved parts of albums were acknowledged then, so Telegram
+            # does not send them again.
+            await WebhookAlbums(handler, self._context.notebook).resume()
+            await Poller(api, handler, self._context.pulse, max_wait=self._poll_seconds).run()
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator["TelegramConnection"]:
-        async with await asyncio.to_thread(self._load_connection) as connection:
-            self._connection = connection
+    async def _connected(self, deliver: Deliver) -> AsyncIterator[tuple[BotApi, UpdateHandler]]:
+        async with BotApi(self._token, self._context.settings.api_base) as api:
+            self._connection = Connection(api, TelegramSender(api, TEXT_LIMIT))
             try:
-                yield connection
+                async with UpdateHandler(api, self._context, deliver) as handler:
+                    yield api, handler
             finally:
                 self._connection = None
 
     async def prove_access(self, deadline: float) -> str:
         """Return the bot's user name, to show that the token works. Changes nothing at Telegram."""
-        unopened = await asyncio.to_thread(self._load_connection)
-        async with asyncio.timeout(deadline), unopened as connection:
-            me = await connection.api.get_me()
+        async with asyncio.timeout(deadline), BotApi(self._token, self._context.settings.api_base) as api:
+            me = await api.get_me()
             return f"@{me.username or me.id}"
 
-    def _load_connection(self) -> "TelegramConnection":
-        """Import aiogram and build the connection. Blocks for seconds, so call it in a thread."""
-        load_aiogram()
-        module = importlib.import_module("channels.telegram.connection")
-        connection: TelegramConnection = module.TelegramConnection(self._context, self._token)
-        return connection
-
-    def _require_connection(self) -> "TelegramConnection":
+    def _require_connection(self) -> Connection:
         if self._connection is None:
             raise Transient("Telegram is not connected yet.")
         return self._connection

@@ -1,11 +1,10 @@
-"""Translates aiogram's exceptions into the gateway's errors."""
+"""Translates Telegram's refusals, and the errors of the connection, into the gateway's errors."""
 
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 
-from aiogram import exceptions as theirs
-from aiogram.types import Message
-from aiohttp import ClientConnectorError, ConnectionTimeoutError
+from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
 
 from config import Secret
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
@@ -15,47 +14,58 @@ class MarkupRefused(Undeliverable):
     """Telegram could not parse the formatting. The plain text may still be accepted."""
 
 
-_SAYS = "Telegram says: {0.message}"
-_FAILED = "The call to Telegram failed."
+class BadResponse(Exception):
+    """Telegram's response could not be parsed."""
+
+
+class Refusal(Exception):
+    """Telegram's answer to a call that failed: https://core.telegram.org/bots/api#making-requests."""
+
+    def __init__(
+        self, status: int, description: str, *, retry_after: int | None = None, migrate_to_chat_id: int | None = None
+    ) -> None:
+        super().__init__(f"{status} {description}")
+        self.status = status
+        self.description = description
+        self.retry_after = retry_after
+        self.migrate_to_chat_id = migrate_to_chat_id
+
+    @property
+    def is_bad_request(self) -> bool:
+        """Whether the description says what is wrong with the request."""
+        return self.status == HTTPStatus.BAD_REQUEST and not self.retry_after and not self.migrate_to_chat_id
+
+
+_SAYS = "Telegram says: {0.description}"
 _BROKEN = "The connection to Telegram broke."
 
-TABLE: Mapping[type[Exception], tuple[type[ChannelError], str]] = {
-    theirs.TelegramUnauthorizedError: (
+STATUSES: Mapping[int, tuple[type[ChannelError], str]] = {
+    HTTPStatus.UNAUTHORIZED: (
         AuthRejected,
         "Telegram rejected the bot token. Ask @BotFather for the current one.",
     ),
-    theirs.TelegramConflictError: (
+    HTTPStatus.CONFLICT: (
         Transient,
         "Another program is receiving this bot's messages. Stop it, or use a separate bot for each program.",
     ),
-    theirs.TelegramRetryAfter: (Transient, "Telegram's rate limit was hit. It asks to wait {0.retry_after} s."),
-    theirs.TelegramNetworkError: (Transient, "Telegram can't be reached ({0.message})."),
-    theirs.TelegramServerError: (Transient, _SAYS),
-    theirs.RestartingTelegram: (Transient, _SAYS),
-    theirs.ClientDecodeError: (Transient, "Telegram sent a response that couldn't be parsed."),
-    theirs.TelegramBadRequest: (Undeliverable, _SAYS),
-    theirs.TelegramNotFound: (Undeliverable, _SAYS),
-    theirs.TelegramForbiddenError: (Undeliverable, _SAYS),
-    theirs.TelegramMigrateToChat: (Undeliverable, _SAYS),
-    theirs.TelegramEntityTooLarge: (Undeliverable, "The message is too large for Telegram."),
-    theirs.TelegramAPIError: (Undeliverable, _SAYS),
-    # Only aiogram's dispatcher and filters raise these. This channel uses neither.
-    theirs.CallbackAnswerException: (Undeliverable, _FAILED),
-    theirs.SceneException: (Undeliverable, _FAILED),
-    theirs.UnsupportedKeywordArgument: (Undeliverable, _FAILED),
-    theirs.DataNotDictLikeError: (Undeliverable, _FAILED),
-    theirs.DetailedAiogramError: (Undeliverable, _FAILED),
-    theirs.AiogramError: (Undeliverable, _FAILED),
-    # aiogram does not wrap these: a broken socket, or a response in an unknown encoding.
-    OSError: (Transient, _BROKEN),
-    UnicodeError: (Transient, _BROKEN),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: (Undeliverable, "The message is too large for Telegram."),
 }
-"""Each of aiogram's exceptions, with our error and its message. The most specific class in the MRO applies."""
+"""Statuses of refusals, with our error and its message. Other refusals quote Telegram."""
+
+TABLE: Mapping[type[Exception], str] = {
+    # Some timeouts are `ClientError`s as well.
+    TimeoutError: "Telegram can't be reached (Request timeout error).",
+    ClientError: "Telegram can't be reached ({1}: {0}).",
+    BadResponse: "Telegram sent a response that couldn't be parsed.",
+    # aiohttp does not wrap these: a broken socket, or a text that cannot be encoded.
+    OSError: _BROKEN,
+    UnicodeError: _BROKEN,
+}
+"""Errors of the connection. All are transient. The first class that matches applies."""
 
 # "entit" covers "can't parse entities" as well as limits on entities, such as ENTITIES_TOO_LONG.
 _MARKUP_PROBLEMS = ("entit", "message is too long", "text must be non-empty", "text is empty")
-
-_OUTCOME_UNKNOWN = (theirs.TelegramNetworkError, theirs.ClientDecodeError, OSError, UnicodeError)
+_TRANSLATED: tuple[type[Exception], ...] = (Refusal, *TABLE)
 _NEVER_CONNECTED = (ClientConnectorError, ConnectionTimeoutError)
 
 
@@ -68,41 +78,28 @@ def translate_errors(token: Secret, *, is_send: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except (theirs.AiogramError, OSError, UnicodeError) as error:
+    except _TRANSLATED as error:
         # aiohttp quotes URLs in its errors, and the URL of every Bot API call contains the token.
         leaks = token.reveal() in f"{error}{error!r}{error.__cause__}{error.__cause__!r}"
         raise translate(error, token, is_send=is_send) from (None if leaks else error)
 
 
 def translate(error: Exception, token: Secret, *, is_send: bool = False) -> ChannelError:
-    reaction, template = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-    sentence = template.format(error).replace(token.reveal(), "***")
-    if isinstance(error, theirs.TelegramRetryAfter):
-        return Transient(sentence, retry_after=float(error.retry_after))
-    if isinstance(error, theirs.TelegramBadRequest) and any(
-        problem in error.message.lower() for problem in _MARKUP_PROBLEMS
-    ):
+    if isinstance(error, Refusal):
+        return _translate_refusal(error, token)
+    template = next(TABLE[kind] for kind in TABLE if isinstance(error, kind))
+    sentence = template.format(error, type(error).__name__).replace(token.reveal(), "***")
+    # Telegram may have received the request, unless no connection was ever made.
+    return Transient(sentence, may_have_arrived=is_send and not isinstance(error, _NEVER_CONNECTED))
+
+
+def _translate_refusal(refusal: Refusal, token: Secret) -> ChannelError:
+    if refusal.retry_after:
+        sentence = f"Telegram's rate limit was hit. It asks to wait {refusal.retry_after} s."
+        return Transient(sentence, retry_after=float(refusal.retry_after))
+    is_transient = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    reaction, template = STATUSES.get(refusal.status, (Transient if is_transient else Undeliverable, _SAYS))
+    sentence = template.format(refusal).replace(token.reveal(), "***")
+    if refusal.is_bad_request and any(problem in refusal.description.lower() for problem in _MARKUP_PROBLEMS):
         return MarkupRefused(sentence)
-    if reaction is Transient:
-        # Telegram may have received the request unless it refused it or no connection was ever made.
-        was_sent = isinstance(error, _OUTCOME_UNKNOWN) and not isinstance(error.__cause__, _NEVER_CONNECTED)
-        return Transient(sentence, may_have_arrived=is_send and was_sent)
     return reaction(sentence)
-
-
-async def sent_message_id(sending: Awaitable[Message | None]) -> int:
-    """Return the id of the message that `sending` posts.
-
-    If aiogram cannot parse the response but Telegram reports success, the message was posted. Raising an error then
-    would make the core post it a second time.
-    """
-    try:
-        message = await sending
-    except theirs.ClientDecodeError as undecodable:
-        match undecodable.data:
-            case {"ok": True, "result": {"message_id": int(message_id)}}:
-                return message_id
-        raise
-    if message is None:
-        raise Transient("Telegram didn't return the message it sent.", may_have_arrived=True)
-    return message.message_id

@@ -1,7 +1,6 @@
 """Reads the parts of a message that are not text: files become attachments, the rest becomes notes in brackets."""
 
-from aiogram.types import Location, Message
-
+from channels.telegram.payloads import Location, Message
 from gateway.contract import Attachment, AttachmentKind
 from gateway.text import excerpt
 

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from channels.telegram.api import BotApi, ReceivedUpdate, delay_after, retry_delays
+from channels.telegram.api import BotApi, delay_after, retry_delays
+from channels.telegram.payloads import ReceivedUpdate
 from channels.telegram.updates import UpdateHandler, find_growing_albums
 from gateway.contract import Pulse
 from gateway.errors import AuthRejected, ChannelError, NotAccepted, Transient

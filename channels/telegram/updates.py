@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from aiogram.types import Update
 from msgspec.structs import replace
 
-from channels.telegram.api import BotApi, ReceivedUpdate
+from channels.telegram.api import BotApi
 from channels.telegram.menus import CommandMenus
+from channels.telegram.payloads import ReceivedUpdate, Update
 from channels.telegram.wire import BotIdentity, read_migration, read_update
 from gateway.contract import ChannelContext, Deliver, Inbound, Verdict
 from gateway.errors import ChannelError

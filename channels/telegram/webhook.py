@@ -8,6 +8,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from channels.telegram.channel import TelegramChannel, settings_table
+from channels.telegram.webhook_receiver import WebhookAlbums, WebhookRegistration
 from config import Secret
 from gateway.contract import Access, Caller, ChannelContext, Deliver, Route
 from gateway.errors import CannotStart, Transient
@@ -32,6 +33,7 @@ class TelegramWebhookChannel(TelegramChannel):
         self._path = f"/{context.name}/{context.account}/webhook"
         self._url = base.rstrip("/") + self._path
         self._secret = Secret(secrets.token_urlsafe(32))
+        self._albums: WebhookAlbums | None = None
 
     def routes(self) -> Sequence[Route]:
         return [
@@ -39,18 +41,30 @@ class TelegramWebhookChannel(TelegramChannel):
         ]
 
     async def run(self, deliver: Deliver) -> None:
-        async with self._connected() as connection:
-            await connection.listen(deliver, url=self._url, secret=self._secret)
+        async with self._connected(deliver) as (api, handler):
+            albums = WebhookAlbums(handler, self._context.notebook)
+            await albums.resume()
+            self._albums = albums
+            try:
+                pulse = self._context.pulse
+                await WebhookRegistration(api=api, pulse=pulse, url=self._url, secret=self._secret).run()
+            finally:
+                self._albums = None
 
     async def _handle(self, request: web.Request, _: Caller) -> web.StreamResponse:
         """Respond once the update is durable. After any status but 200, Telegram sends the update again later."""
-        raw = await request.json()
+        if self._albums is None:
+            return _unavailable("Telegram is not connected yet.")
         try:
-            await self._require_connection().receive(raw)
+            await self._albums.receive(await request.text())
         except Transient as error:
-            return web.json_response({"error": str(error)}, status=HTTPStatus.SERVICE_UNAVAILABLE)
+            return _unavailable(str(error))
         return web.json_response({})
 
     def _is_telegram(self, headers: Mapping[str, str]) -> bool:
         given = headers.get(SECRET_HEADER, "").encode(errors="surrogateescape")
         return hmac.compare_digest(given, self._secret.reveal().encode())
+
+
+def _unavailable(reason: str) -> web.Response:
+    return web.json_response({"error": reason}, status=HTTPStatus.SERVICE_UNAVAILABLE)

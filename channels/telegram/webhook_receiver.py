@@ -7,13 +7,13 @@ more parts come, or after a restart.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
 
-from channels.telegram.api import AlbumKey, BotApi, ReceivedUpdate, delay_after, retry_delays
+from channels.telegram.api import BotApi, delay_after, retry_delays
+from channels.telegram.payloads import AlbumKey, ReceivedUpdate, parse_update
 from channels.telegram.updates import UpdateHandler
 from config import Secret
 from gateway.contract import Notebook, Pulse
@@ -50,14 +50,8 @@ class WebhookAlbums:
     """Receives updates, and collects the parts of albums. Waits in background tasks of `handler`."""
 
     def __init__(
-        self,
-        api: BotApi,
-        handler: UpdateHandler,
-        notebook: Notebook,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, handler: UpdateHandler, notebook: Notebook, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        self._api = api
         self._handler = handler
         self._notebook = notebook
         self._sleep = sleep
@@ -72,16 +66,16 @@ class WebhookAlbums:
                 chat, _, media_group = name.removeprefix(_ALBUM_KEY).partition(":")
                 self._albums[int(chat), media_group] = _Album(delivered_ids=frozenset(map(int, ids.split())))
         for name, raw in facts.items():
-            received = self._api.parse_update(json.loads(raw)) if name.startswith(_PART_KEY) else None
+            received = parse_update(raw) if name.startswith(_PART_KEY) else None
             if received is None or received.album is None:
                 continue
             album = self._albums.setdefault(received.album, _Album())
             if not album.delivered_ids:
                 self._add(received.album, album, received)
 
-    async def receive(self, raw: object) -> None:
+    async def receive(self, raw: str) -> None:
         """Return once an update is delivered or saved. Raises `Transient` if neither is possible now."""
-        received = self._api.parse_update(raw)
+        received = parse_update(raw)
         if received is None:
             return
         key = received.album
@@ -95,7 +89,7 @@ class WebhookAlbums:
     def _open_albums(self) -> list[tuple[AlbumKey, _Album]]:
         return [(key, album) for key, album in self._albums.items() if not album.delivered_ids]
 
-    async def _save(self, key: AlbumKey, raw: object, received: ReceivedUpdate) -> bool:
+    async def _save(self, key: AlbumKey, raw: str, received: ReceivedUpdate) -> bool:
         """Save a part of an album. Returns False if the part has to be delivered alone."""
         if key not in self._albums and len(self._open_albums()) >= MAX_ALBUMS:
             return False
@@ -109,7 +103,7 @@ class WebhookAlbums:
                 # Either a part that Telegram sends again, or one that came too late for its album.
                 return received.id in album.delivered_ids
             try:
-                await self._notebook.write({f"{_PART_KEY}{received.id}": json.dumps(raw)})
+                await self._notebook.write({f"{_PART_KEY}{received.id}": raw})
             except Transient:
                 if not album.parts:
                     self._albums.pop(key, None)
@@ -208,7 +202,7 @@ class WebhookRegistration:
             delays = retry_delays()
 
             # Telegram remembers its last failed call. It matters only if it is recent and updates are still waiting.
-            failed_at = info.last_error_date.timestamp() if info.last_error_date else None
+            failed_at = info.last_error_date
             is_failing = failed_at is not None and self.clock() - failed_at < 2 * CHECK_INTERVAL
             if info.url != self.url:
                 self.pulse.down(

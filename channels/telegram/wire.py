@@ -4,15 +4,14 @@ Pure functions. An update is read or skipped; reading raises nothing.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
-from aiogram import types
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from channels.telegram.media import find_attachments, find_notes
+from channels.telegram.payloads import CallbackQuery, Chat, Message, Update
 from gateway.contract import Address, Attachment, Button, CommandInfo, Inbound, PeerKind, Quote, Sender
 from gateway.errors import Undeliverable
 from gateway.text import excerpt
@@ -22,6 +21,9 @@ MAX_BUTTON_BYTES = 64
 BUTTON_LABEL_WIDTH = 48
 MENU_SUMMARY_WIDTH = 256
 """https://core.telegram.org/bots/api#botcommand"""
+
+Keyboard = Mapping[str, Sequence[Sequence[Mapping[str, str]]]]
+"""https://core.telegram.org/bots/api#inlinekeyboardmarkup"""
 
 _MENU_NAME = re.compile(r"[a-z0-9_]{1,32}")
 _AFTER_MENTION = " ,:\t\n"
@@ -59,17 +61,17 @@ def target_of(address: Address) -> ChatTarget:
         raise Undeliverable(f"{address.peer} is not a Telegram chat id.") from wrong
 
 
-def keyboard(buttons: Sequence[Button]) -> types.InlineKeyboardMarkup | None:
+def keyboard(buttons: Sequence[Button]) -> Keyboard | None:
     """Return a keyboard with one button per row, since labels are long.
 
     Buttons whose command exceeds Telegram's limit are left out. The message text lists the commands as well.
     """
     rows = [
-        [types.InlineKeyboardButton(text=excerpt(button.label, BUTTON_LABEL_WIDTH), callback_data=button.command)]
+        [{"text": excerpt(button.label, BUTTON_LABEL_WIDTH), "callback_data": button.command}]
         for button in buttons
         if len(button.command.encode()) <= MAX_BUTTON_BYTES
     ]
-    return types.InlineKeyboardMarkup(inline_keyboard=rows) if rows else None
+    return {"inline_keyboard": rows} if rows else None
 
 
 def command_menu(commands: Iterable[CommandInfo]) -> dict[str, str]:
@@ -85,7 +87,7 @@ def command_menu(commands: Iterable[CommandInfo]) -> dict[str, str]:
     return menu
 
 
-def read_migration(update: types.Update, bot: BotIdentity) -> tuple[Address, Address] | None:
+def read_migration(update: Update, bot: BotIdentity) -> tuple[Address, Address] | None:
     """Return the old and the new address of a group that became a supergroup, if `update` reports that.
 
     Telegram reports it twice: in the old group and in the new one.
@@ -99,7 +101,7 @@ def read_migration(update: types.Update, bot: BotIdentity) -> tuple[Address, Add
     return here, replace(here, peer=str(message.migrate_to_chat_id))
 
 
-def read_update(update: types.Update, bot: BotIdentity, *, now: datetime) -> Inbound | None:
+def read_update(update: Update, bot: BotIdentity, *, now: datetime) -> Inbound | None:
     """Translate a message, an edit or a button press of a person. Returns None for all other updates.
 
     Telegram does not say when a button was pressed, so `now` is used.
@@ -116,13 +118,12 @@ def read_update(update: types.Update, bot: BotIdentity, *, now: datetime) -> Inb
     return inbound and replace(inbound, event_id=f"{inbound.event_id}:{update.update_id}", edits=inbound.event_id)
 
 
-def _read_button_press(query: types.CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound | None:
+def _read_button_press(query: CallbackQuery, bot: BotIdentity, now: datetime) -> Inbound | None:
     """Translate a button press into a message with the button's command."""
     # A modified client can send any data, so only commands are accepted.
     if query.message is None or query.data is None or not query.data.startswith("/") or query.from_user.is_bot:
         return None
-    thread = None if isinstance(query.message, types.InaccessibleMessage) else _thread_of(query.message)
-    address = _address_of(query.message.chat, thread, bot)
+    address = _address_of(query.message.chat, _thread_of(query.message), bot)
     if address is None:
         return None
     return Inbound(
@@ -135,7 +136,7 @@ def _read_button_press(query: types.CallbackQuery, bot: BotIdentity, now: dateti
     )
 
 
-def _read_message(message: types.Message, bot: BotIdentity) -> Inbound | None:
+def _read_message(message: Message, bot: BotIdentity) -> Inbound | None:
     address = _address_of(message.chat, _thread_of(message), bot)
     text, attachments, notes = _text_of(message), find_attachments(message), find_notes(message)
     if address is None or not (text or attachments or notes):
@@ -180,23 +181,23 @@ def _read_message(message: types.Message, bot: BotIdentity) -> Inbound | None:
         sender=sender,
         event_id=f"{message.chat.id}:{message.message_id}",
         text="\n".join([text, *notes]).strip(),
-        sent_at=message.date,
+        sent_at=datetime.fromtimestamp(message.date, UTC),
         message_id=str(message.message_id),
         attachments=attachments or quoted_attachments,
         is_addressed=is_addressed,
-        forwarded_from=None if message.forward_origin is None else _origin_name(message.forward_origin),
+        forwarded_from=None if message.forward_origin is None else message.forward_origin.name,
         quotes=quote,
     )
 
 
-def _read_quote(message: types.Message, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
+def _read_quote(message: Message, bot: BotIdentity) -> tuple[Quote | None, tuple[Attachment, ...]]:
     """Return the text that a message replies to, and the files of the replied message unless the bot sent it."""
     replied, external = _replied_message(message), message.external_reply
     # People can select a part of the message that they reply to.
     selected = message.quote.text if message.quote is not None else ""
     if replied is None:
         # A reply to a message in another chat comes with its origin and the selected part, but not with its text.
-        author = _origin_name(external.origin) if external is not None else ""
+        author = external.origin.name if external is not None else ""
         return (Quote(author=author, text=selected) if selected else None), ()
     text = selected or "\n".join(filter(None, [_text_of(replied), *find_notes(replied)]))
     if replied.sender_chat is not None or replied.from_user is None:
@@ -209,39 +210,25 @@ def _read_quote(message: types.Message, bot: BotIdentity) -> tuple[Quote | None,
     return quote, () if is_ours else find_attachments(replied)
 
 
-def _replied_message(message: types.Message) -> types.Message | None:
+def _replied_message(message: Message) -> Message | None:
     # In a forum topic every message is formally a reply to the notice that created the topic. That one doesn't count.
     replied = message.reply_to_message
     return replied if replied is not None and replied.forum_topic_created is None else None
 
 
-def _address_of(chat: types.Chat, thread: str | None, bot: BotIdentity) -> Address | None:
+def _address_of(chat: Chat, thread: str | None, bot: BotIdentity) -> Address | None:
     kind = _KINDS.get(chat.type)
     if kind is None:
         return None
     return Address(channel=bot.channel, account=bot.account, kind=kind, peer=str(chat.id), thread=thread)
 
 
-def _thread_of(message: types.Message) -> str | None:
+def _thread_of(message: Message) -> str | None:
     # Messages in a chain of replies have a thread id too, but only topics can be written to.
     return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
 
 
-def _origin_name(origin: types.MessageOriginUnion) -> str:
-    """Return the name of the person or chat that wrote a forwarded or quoted message."""
-    match origin:
-        case types.MessageOriginUser(sender_user=user):
-            return user.full_name
-        case types.MessageOriginHiddenUser(sender_user_name=name):
-            return name
-        case types.MessageOriginChat(sender_chat=chat):
-            return chat.title or ""
-        case types.MessageOriginChannel(chat=chat):
-            return chat.title or ""
-    return ""
-
-
-def _text_of(message: types.Message) -> str:
+def _text_of(message: Message) -> str:
     if message.text or message.caption or message.rich_message is None:
         return message.text or message.caption or ""
     return "\n".join(line for line in _rich_lines(message.rich_message.blocks) if line.strip())
@@ -259,10 +246,10 @@ def _rich_lines(block: object) -> Iterator[str]:
         case list():
             for part in block:
                 yield from _rich_lines(part)
-        case BaseModel():
+        case dict():
             yield _rich_inline(block)
             for name in _RICH_BLOCKS:
-                yield from _rich_lines(getattr(block, name, None))
+                yield from _rich_lines(block.get(name))
 
 
 def _rich_inline(text: object) -> str:
@@ -271,6 +258,6 @@ def _rich_inline(text: object) -> str:
             return text
         case list():
             return "".join(map(_rich_inline, text))
-        case BaseModel():
-            return "".join(_rich_inline(getattr(text, name, None)) for name in _RICH_INLINE)
+        case dict():
+            return "".join(_rich_inline(text.get(name)) for name in _RICH_INLINE)
     return ""

@@ -107,7 +107,7 @@ class FakeBotApi:
 
     async def serve(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
-        fields = {name: _field(value) for name, value in (await request.post()).items()}
+        fields = await _fields(request)
         async with self._changed:
             self.calls.append(Call(method=method, fields=fields))
             self._changed.notify_all()
@@ -215,7 +215,16 @@ async def _endless(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def _field(value: object) -> str:
+async def _fields(request: web.Request) -> dict[str, str]:
+    """Read the fields of a call as a form has them. Telegram takes them as JSON too."""
+    if request.content_type == "application/json":
+        given = await request.json()
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    form = await request.post()
+    return {name: _form_field(value) for name, value in form.items()}
+
+
+def _form_field(value: object) -> str:
     return value.file.read().decode("latin-1") if isinstance(value, web.FileField) else str(value)
 
 

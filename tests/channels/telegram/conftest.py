@@ -1,15 +1,10 @@
-"""Loads aiogram as the daemon does, before a test module imports it."""
-
 from collections.abc import AsyncIterator
 
 import pytest
 
-from channels.telegram.aiogram_loading import load_aiogram
 from gateway.contract import Channel
 from tests.channels.telegram.bot_api import FakeBotApi, bot_api
 from tests.channels.telegram.harness import Core, PulseRecorder, opened, running
-
-load_aiogram()
 
 
 @pytest.fixture

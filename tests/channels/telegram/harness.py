@@ -1,7 +1,4 @@
-"""Telegram channels for tests: one against a fake Bot API, or one in a whole gateway.
-
-This module must not import aiogram: tests outside of this folder use it without loading aiogram first.
-"""
+"""Telegram channels for tests: one against a fake Bot API, or one in a whole gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -35,7 +35,7 @@ class TelegramFarSide(RecordingFarSide):
 
     async def get_file(self) -> bytes:
         sent = (await self._api.called("sendDocument")).fields
-        return sent[sent["document"].removeprefix("attach://")].encode("latin-1")
+        return sent["document"].encode("latin-1")
 
     async def hear(self) -> str:
         self._heard += 1

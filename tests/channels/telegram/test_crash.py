@@ -1,4 +1,4 @@
-"""kill -9 over Telegram: the real daemon and the real aiogram, with a fake Bot API server.
+"""kill -9 over Telegram: the real daemon, with a fake Bot API server.
 
 Every message is answered, or its sender is told why not. An answer is repeated only if the outcome of its send is
 unknown, and is then marked. The channel comes back up each time.
@@ -59,7 +59,7 @@ async def staged(home: Path) -> AsyncIterator[Stage]:
     async with (
         asyncio.timeout(TEST_TIMEOUT),
         bot_api() as api,
-        daemons(imports=["channels.telegram.connection"]) as forked,
+        daemons(imports=["channels.telegram"]) as forked,
     ):
         telegram: dict[str, object] = {"token": TOKEN, "api_base": api.url, "allow": [42]}
         yield Stage(api=api, spec=DaemonSpec(home=home, channels={"telegram": telegram}), daemons=forked)

@@ -1,4 +1,4 @@
-"""A Telegram bot end to end: the real daemon and the real aiogram, with a fake Bot API server."""
+"""A Telegram bot end to end: the real daemon, with a fake Bot API server."""
 
 import asyncio
 import json
@@ -157,12 +157,12 @@ async def test_an_answer_cut_by_a_kill_is_completed_by_editing_it(tmp_path: Path
         f'{DEFAULTS}\n[channels.telegram]\ntoken = "{TOKEN}"\napi_base = "{api.url}"\ngroup_allow = [{GROUP["id"]}]\n'
         '[agents.main]\nworkspace = "shared"\n',
     )
-    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram")) as daemon:
         await api.say("@gate_bot read long.txt", chat=GROUP, sender=BOB, **CALLED)
         await api.called("editMessageText")
         daemon.process.kill()
     assert end not in api.calls[-1].fields.get("text", "")
-    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram")) as daemon:
         edits = await shown_whole(api, end)
         assert await asyncio.to_thread(daemon.stop) == 0
     assert {edit.fields["message_id"] for edit in edits} == {"102"}
@@ -243,7 +243,7 @@ async def test_the_token_is_in_no_log_and_no_file(tmp_path: Path, api: FakeBotAp
     write_config(
         tmp_path, f'{config}\n[channels.telegram]\ntoken = "file:token"\napi_base = "{api.url}"\nallow = [42]\n'
     )
-    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram.connection")) as daemon:
+    with DaemonProcess(tmp_path, start=by_fork_with("channels.telegram")) as daemon:
         await asyncio.to_thread(daemon.wait_for, "channel_up", channel="telegram")
         await api.say("hello")
         await asyncio.to_thread(daemon.wait_for, "message_handled")

@@ -1,4 +1,4 @@
-"""Files in both directions, with the real aiogram."""
+"""Files in both directions."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Telegram over a network that breaks: the whole gateway and the real aiogram, through a proxy that can fail."""
+"""Telegram over a network that breaks: the whole gateway, through a proxy that can fail."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sending with the real aiogram, against a server that speaks the Bot API."""
+"""Sending, against a server that speaks the Bot API."""
 
 import pytest
 from msgspec.structs import replace

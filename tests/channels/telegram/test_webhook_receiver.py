@@ -1,6 +1,7 @@
 """Albums that come by webhook, and the registration of the webhook."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -26,7 +27,7 @@ async def collecting(
         BotApi(Secret(TOKEN), api.url) as bot,
         UpdateHandler(bot, channel_context(ChannelSettings()), deliver) as handler,
     ):
-        albums = WebhookAlbums(bot, handler, notebook, sleep=sleep)
+        albums = WebhookAlbums(handler, notebook, sleep=sleep)
         await albums.resume()
         yield albums
 
@@ -48,19 +49,19 @@ async def test_an_album_interrupted_by_a_restart_is_still_one_message(api: FakeB
         return Verdict.ACCEPTED
 
     async with collecting(api, deliver, notebook, sleep) as albums:
-        await albums.receive(album_part(1))
-        await albums.receive(album_part(2))
+        await albums.receive(json.dumps(album_part(1)))
+        await albums.receive(json.dumps(album_part(2)))
     assert not attempts
     async with collecting(api, deliver, notebook, sleep) as albums:
-        await albums.receive(album_part(2))
-        await albums.receive(album_part(3))
+        await albums.receive(json.dumps(album_part(2)))
+        await albums.receive(json.dumps(album_part(3)))
         quiet.set()
         with pytest.raises(NotAccepted):
-            await albums.receive(text_update("and?", 5))
-        await albums.receive(text_update("and?", 5))
+            await albums.receive(json.dumps(text_update("and?", 5)))
+        await albums.receive(json.dumps(text_update("and?", 5)))
     async with collecting(api, deliver, notebook, sleep) as albums:
-        await albums.receive(album_part(2))
-        await albums.receive(album_part(4))
+        await albums.receive(json.dumps(album_part(2)))
+        await albums.receive(json.dumps(album_part(4)))
     assert delivered == [["photo1", "photo2", "photo3"], ["and?"], ["photo4"]]
     assert list(await notebook.read()) == ["album:42:A"]
 
@@ -77,7 +78,7 @@ async def test_an_album_of_ten_parts_is_delivered_at_once(api: FakeBotApi) -> No
 
     async with collecting(api, deliver, InMemoryStore(), sleep) as albums:
         for number in range(1, 11):
-            await albums.receive(album_part(number))
+            await albums.receive(json.dumps(album_part(number)))
     assert sizes == [10]
 
 
