@@ -1,8 +1,6 @@
 """Measures what Gatehouse adds to the time of a model: per step, per first chunk and per stream, and request sizes."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -10,9 +8,10 @@ from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, process_time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import structlog
+from openai import AsyncOpenAI
 
 from bench.model_server import CHUNKS, CHUNKS_PER_SECOND, STEPS, served
 from bench.table import Row
@@ -20,7 +19,6 @@ from channels.loopback import LoopbackChannel
 from config import ProviderSettings, Settings
 from gateway.agent.loop import run_agent
 from gateway.agent.protocol import Done, Prompt
-from gateway.agent.providers.openai import OpenAIApi
 from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.providers.wire import to_openai
 from gateway.agent.toolbox import BUILT_IN
@@ -29,11 +27,8 @@ from gateway.build import open_daemon
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
 RUNS = 8
-STEP_LIMIT_MS = 3
+STEP_LIMIT = 0.5
 FIRST_TIMES = 40
 FIRST_LIMIT_MS = 5
 STREAMS = 50
@@ -55,11 +50,11 @@ def rows() -> Iterator[Row]:
     with served() as url:
         sdk, ours = asyncio.run(_steps(f"{url}/steps"))
         yield Row(
-            what="a step of the agent loop, beyond the SDK",
-            measured=f"{ours - sdk:.2f} ms",
+            what="a step of the agent loop, CPU",
+            measured=f"{ours:.2f} ms, {ours / sdk:.2f}x",
             baseline=f"the SDK alone: {sdk:.2f} ms",
-            target=f"< {STEP_LIMIT_MS} ms",
-            is_met=ours - sdk < STEP_LIMIT_MS,
+            target=f"<= {STEP_LIMIT}x",
+            is_met=ours <= STEP_LIMIT * sdk,
         )
         delays = asyncio.run(_draft_delays(f"{url}/clock"))
         yield Row(
@@ -85,20 +80,6 @@ def rows() -> Iterator[Row]:
         target=f"< {SIZE_LIMIT:,} bytes",
         is_met=max(sizes.values()) < SIZE_LIMIT,
     )
-    yield from (_import_row(sdk) for sdk in ("openai", "anthropic"))
-
-
-def _import_row(sdk: str) -> Row:
-    """Report the import time of an SDK. It has no target, because it is imported in the background on first use."""
-    program = f"import time; t = time.perf_counter(); import {sdk}; print(time.perf_counter() - t)"
-    took = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    return Row(
-        what=f"loading the SDK of {sdk}",
-        measured=f"{float(took.stdout) * 1000:.0f} ms",
-        baseline="",
-        target="not before it is used",
-        is_met=True,
-    )
 
 
 async def _steps(url: str) -> tuple[float, float]:
@@ -106,7 +87,7 @@ async def _steps(url: str) -> tuple[float, float]:
     settings = ProviderSettings.model_validate({"kind": "openai", "base_url": url})
     providers = ProviderRegistry({"local": settings})
     provider = providers.for_agent("local", "m", ())
-    bare = await asyncio.to_thread(OpenAIApi(settings, "bare").connect)
+    bare = AsyncOpenAI(api_key="none", base_url=url, max_retries=0)
     sdk, ours = [], []
     with TemporaryDirectory() as folder:
         context = ToolContext(workspace=Path(folder), notes=Path(folder) / "notes", now=lambda: datetime.now(UTC))
@@ -125,7 +106,7 @@ async def _steps(url: str) -> tuple[float, float]:
     return median(sdk[1:]), median(ours[1:])
 
 
-async def _run_sdk_alone(bare: "AsyncOpenAI") -> None:
+async def _run_sdk_alone(bare: AsyncOpenAI) -> None:
     """Send the same requests as the agent loop, with the bare SDK."""
     for step in range(STEPS + 1):
         prompt = _prompt(step)

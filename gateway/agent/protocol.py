@@ -14,6 +14,8 @@ MAX_TOOL_CALL_BYTES = 256 * 1024
 """For all tool calls of a step together, as JSON."""
 TOOL_CALL_TOO_LONG = "The model sent too much data to its tools, so I stopped it. Please ask for less."
 
+CUT_OFF = "The connection to `{model}` broke off before the answer was finished. Please ask again."
+
 
 def new_call_id() -> str:
     return f"call_{uuid4().hex}"
@@ -81,7 +83,7 @@ class Closable(Protocol):
     """A provider that holds connections."""
 
     async def warm_up(self) -> None:
-        """Import the SDK, off the event loop, so that the first step does not wait for it."""
+        """Read the CA certificates, off the event loop, so that the first step does not wait for that."""
 
     async def aclose(self) -> None:
         """Close the connections, each as soon as no step uses it. A later step opens new ones."""

@@ -1,6 +1,6 @@
 """The environment of a process that runs the gateway, without the variables that may contain secrets.
 
-Libraries start programs: the model SDKs run `uname`, for example. A program inherits the environment of the process.
+Tools and libraries start programs. A program inherits the environment of the process.
 """
 
 import os

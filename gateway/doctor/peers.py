@@ -76,7 +76,7 @@ async def check_model(name: str, settings: ProviderSettings, model: str | None, 
         provider = await asyncio.to_thread(open_provider, settings, name=name)
         try:
             if isinstance(provider, Closable):
-                await provider.warm_up()  # Loads the SDK, which takes its time. The deadline is for the model only.
+                await provider.warm_up()  # The deadline is for the model only.
             async with asyncio.timeout(deadline), aclosing(provider.stream(prompt)) as chunks:
                 async for _ in chunks:
                     pass

@@ -181,7 +181,7 @@ class AgentRegistry:
         return self._providers.skipped_models()
 
     async def warm_up(self) -> None:
-        """Load the SDKs in use, off the event loop, so that the first message does not wait for them."""
+        """Read the CA certificates, off the event loop, so that the first message does not wait for that."""
         await self._providers.warm_up(sorted(self._used_providers))
 
     async def aclose(self) -> None:

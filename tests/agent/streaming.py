@@ -12,8 +12,6 @@ from gateway.agent.providers.registry import ProviderRegistry
 from gateway.conversation import Message, Thought, ToolCall, UserMessage
 from tests.agent.wire import Dialect, Reply, WireServer, serving
 
-TICKS = 10
-"""The SDKs leave it to the event loop to close the generators that they are made of, one inside the other."""
 LOOK = ToolSpec(name="look", description="Look.", schema={"type": "object", "properties": {"at": {"type": "string"}}})
 HELLO: tuple[Message, ...] = (UserMessage(text="hello"),)
 
@@ -54,8 +52,6 @@ async def model(dialect: Dialect, *script: Reply, **table: Any) -> AsyncIterator
             yield providers.for_agent("fake", "m", ()), server
         finally:
             await providers.aclose()
-            for _ in range(TICKS):
-                await asyncio.sleep(0)
 
 
 async def step(provider: Provider, messages: Sequence[Message] = HELLO, said: Said | None = None) -> Said:

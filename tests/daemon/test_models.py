@@ -128,7 +128,7 @@ async def test_the_key_reaches_neither_log_nor_chat_nor_files(tmp_path: Path, ap
     async with serving(api, *script) as server:
         told = configured(tmp_path, server)
         configure(LogLevel.DEBUG, LogFormat.JSON, secrets_in(told), everything_logged)
-        logging.getLogger().setLevel(logging.DEBUG)  # More than the daemon would let the SDKs say.
+        logging.getLogger().setLevel(logging.DEBUG)  # More than the daemon would let libraries say.
         async with gateway(told) as (_, chat):
             heard = [(await say_and_hear(chat, "hello")).text for _ in script]
     assert KEY in str(server.requests[0].headers)

@@ -1,73 +1,52 @@
 """The Anthropic Messages API: builds requests and decodes response streams."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct, convert
-from msgspec.json import encode
+from msgspec import Struct
+from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
 from config import ModelSettings, ProviderSettings
-from gateway.agent.models import describe
-from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
+from gateway.agent.models import ModelInfo
+from gateway.agent.protocol import CUT_OFF, Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.providers.endpoint import (
     CUT_SHORT,
     DECLINED,
-    NO_KEY,
     THOUGHT_ONLY,
     Body,
     Endpoint,
-    EventStream,
     ToolCallBuffer,
+    decode_event,
 )
-from gateway.agent.providers.errors import CUT_OFF
-from gateway.agent.providers.sdk_client import http_client
+from gateway.agent.providers.errors import ErrorResponse, json_or_text, read_fault
+from gateway.agent.providers.sse import ServerSentEvent
 from gateway.agent.providers.wire import ApiObject, to_anthropic
 from gateway.conversation import AssistantMessage, Json, Thought, UserMessage
 from gateway.errors import ProviderBusy, ProviderFailed
 
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
-
-_DEFAULT_URL = "https://api.anthropic.com"
+_VERSION = "2026-10-21"
+"""Of the API. Its releases: https://docs.anthropic.com/en/api/versioning."""
 _MIN_ANSWER_TOKENS = 4_096
 """Tokens that an answer gets on top of the thinking budget."""
 _CACHE_BREAKPOINT = {"type": "ephemeral"}
 """Marks the end of a part that the API caches. A request may have four (docs.anthropic.com, prompt caching)."""
 
 
-def open_anthropic(settings: ProviderSettings, name: str) -> Endpoint[AsyncAnthropic]:
-    return Endpoint(settings, name, AnthropicApi(settings, name))
+def open_anthropic(settings: ProviderSettings, name: str) -> Endpoint:
+    return Endpoint(settings, name, AnthropicApi(settings))
 
 
 class AnthropicApi:
-    def __init__(self, settings: ProviderSettings, name: str) -> None:
+    default_url = "https://api.anthropic.com"
+    path = "/v1/messages"
+    headers: Mapping[str, str] = {"anthropic-version": _VERSION}
+
+    def __init__(self, settings: ProviderSettings) -> None:
         self._settings = settings
-        self._name = name
 
-    def connect(self) -> AsyncAnthropic:
-        from anthropic import AsyncAnthropic  # noqa: PLC0415 - takes a second, so it is imported in a thread.
-
-        settings = self._settings
-        return AsyncAnthropic(
-            api_key=settings.api_key.reveal() if settings.api_key else NO_KEY,
-            base_url=settings.base_url or _DEFAULT_URL,
-            max_retries=0,  # `ResilientProvider` retries.
-            open_telemetry=False,
-            http_client=http_client(settings),
-        )
-
-    def errors(self) -> tuple[type[Exception], ...]:
-        import anthropic  # noqa: PLC0415 - loaded by `connect`.
-        import httpx2  # noqa: PLC0415 - loaded by `connect`.
-
-        return (anthropic.AnthropicError, httpx2.HTTPError)
-
-    def body(self, prompt: Prompt) -> Body:
+    def body(self, prompt: Prompt, info: ModelInfo) -> Body:
         model = prompt.model or ""
-        info = describe(self._name, self._settings, model)
         messages = to_anthropic(prompt.messages, model=info.name, sees_images=info.sees_images)
         # The last two user messages: each step reads from the cache what the step before has written to it.
         for message in [each for each in messages if each["role"] == "user"][-2:]:
@@ -93,14 +72,10 @@ class AnthropicApi:
             body["thinking"] = {"type": "adaptive"}
         return body
 
-    async def send(self, client: AsyncAnthropic, body: Body) -> EventStream:
-        from anthropic import AsyncStream  # noqa: PLC0415 - loaded by `connect`.
+    def adapt(self, _body: Body, _rejection: ErrorResponse, /) -> Body | None:
+        return None
 
-        return await client.post(
-            "/v1/messages", cast_to=object, content=encode(body), stream=True, stream_cls=AsyncStream[object]
-        )
-
-    def decoder(self, name: str) -> AnthropicStream:
+    def decoder(self, name: str) -> "AnthropicStream":
         return AnthropicStream(name)
 
 
@@ -160,49 +135,62 @@ class _Event(Struct):
     usage: _Usage | None = None
 
 
+_DECODER = Decoder(_Event)
+
+
 class AnthropicStream:
     """Decodes the events of one stream. Tool calls, thoughts and usage are returned at its end."""
 
     def __init__(self, name: str) -> None:
+        self.is_complete = False
         self._name = name
         self._blocks: dict[int, ApiObject] = {}
         self._calls: dict[int, ToolCallBuffer] = {}
         self._stop_reason = ""
         self._usage: dict[str, int] = {}
 
-    def add(self, raw: object) -> Iterator[TextDelta]:
-        event = convert(raw, _Event)
-        index, block, delta = event.index, event.content_block, event.delta
-        if event.type == "message_start" and event.message and event.message.usage:
-            self._add_usage(event.message.usage)
-        elif event.type == "message_delta":
-            self._add_usage(event.usage or _Usage())
+    def add(self, event: ServerSentEvent) -> str:
+        if event.name == b"error":
+            raise ErrorResponse(read_fault(json_or_text(event.data)))
+        if not event.data or event.name in {b"", b"ping"}:  # All events that count have a name.
+            return ""
+        read = decode_event(_DECODER, event.data)
+        index, block, delta = read.index, read.content_block, read.delta
+        if read.type == "message_start" and read.message and read.message.usage:
+            self._add_usage(read.message.usage)
+        elif read.type == "message_delta":
+            self._add_usage(read.usage or _Usage())
             self._stop_reason = (delta and delta.stop_reason) or self._stop_reason
-        elif event.type == "content_block_start" and block:
-            if block.type == "text":
-                if self._text():
-                    yield TextDelta(text="\n\n")
-                self._blocks[index] = {"type": "text", "text": block.text}
-                if block.text:
-                    yield TextDelta(text=block.text)
-            elif block.type == "thinking":
-                self._blocks[index] = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
-            elif block.type == "redacted_thinking":
-                self._blocks[index] = {"type": "redacted_thinking", "data": block.data}
-            elif block.type == "tool_use":
-                self._blocks[index] = {"type": "tool_use", "input": block.input}
-                self._calls[index] = ToolCallBuffer(id=block.id, name=block.name)
-        elif event.type == "content_block_delta" and delta:
+        elif read.type == "message_stop":
+            self.is_complete = True
+        elif read.type == "content_block_start" and block:
+            return self._start_block(index, block)
+        elif read.type == "content_block_delta" and delta:
             if delta.type == "text_delta":
                 self._blocks[index]["text"] += delta.text
-                if delta.text:
-                    yield TextDelta(text=delta.text)
-            elif delta.type == "thinking_delta":
+                return delta.text
+            if delta.type == "thinking_delta":
                 self._blocks[index]["thinking"] += delta.thinking
             elif delta.type == "signature_delta":
                 self._blocks[index]["signature"] += delta.signature
             elif delta.type == "input_json_delta":
                 self._calls[index].add(delta.partial_json)
+        return ""
+
+    def _start_block(self, index: int, block: _Block) -> str:
+        """Return the text that the block begins with."""
+        if block.type == "text":
+            separator = "\n\n" if self._text() else ""
+            self._blocks[index] = {"type": "text", "text": block.text}
+            return separator + block.text
+        if block.type == "thinking":
+            self._blocks[index] = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
+        elif block.type == "redacted_thinking":
+            self._blocks[index] = {"type": "redacted_thinking", "data": block.data}
+        elif block.type == "tool_use":
+            self._blocks[index] = {"type": "tool_use", "input": block.input}
+            self._calls[index] = ToolCallBuffer(id=block.id, name=block.name)
+        return ""
 
     def end(self, model: str) -> Iterator[Chunk]:
         if not self._stop_reason:

@@ -1,4 +1,4 @@
-"""A model endpoint as a provider: sends one request through the official SDK and streams the response.
+"""A model endpoint as a provider: sends one request and streams the response.
 
 `openai.py` and `anthropic.py` implement `ChatApi` for their API.
 """
@@ -6,15 +6,22 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
+from functools import lru_cache, partial
+from http import HTTPStatus
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import msgspec
+from aiohttp import ClientResponse, ClientSession
+from yarl import URL
 
 from config import ProviderSettings
+from gateway.agent.models import ModelInfo, describe
 from gateway.agent.protocol import MAX_TOOL_CALL_BYTES, TOOL_CALL_TOO_LONG, Chunk, Prompt, TextDelta, new_call_id
-from gateway.agent.providers.errors import translate_errors
-from gateway.agent.providers.sdk_client import IsClosable, SharedClient
+from gateway.agent.providers.errors import ErrorResponse, ProviderFault, json_or_text, read_fault, translate_errors
+from gateway.agent.providers.http_session import SharedSession
+from gateway.agent.providers.sse import EventReader, ServerSentEvent
 from gateway.conversation import Json, ToolCall
 from gateway.errors import ProviderFailed
 
@@ -24,98 +31,146 @@ THOUGHT_ONLY = (
     "The model reached its limit for one answer before it wrote anything. "
     "The bot's operator can raise max_output_tokens."
 )
-NO_KEY = "none"
-"""Stands in for the API key at servers that need none: the SDKs insist on a key."""
 
+MAX_ERROR_BYTES = 65_536
+"""The rest of a longer error is not read."""
+END_TIMEOUT = 0.1
+"""Seconds until the end of a response must follow its last event. A connection that has not reached it is closed."""
+
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
+    "Content-Type": "application/json",
+    "User-Agent": "Gatehouse",
+}
+_NO_KEY = "none"
+"""Stands in for the API key at servers that need none: some insist on the header."""
+_MODELS_CACHED = 64
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{16,40}")
 """Shorter ids are counters that restart with each step. The APIs do not accept every other id of each other."""
 _INVALID_JSON = "The arguments were not one complete JSON object. Send the call again with valid arguments."
 
-Client = TypeVar("Client", bound=IsClosable)
-
 Body = dict[str, Any]
 """A request in the API's own format."""
-
-
-class EventStream(Protocol):
-    """A response stream of the SDK. Leaving it ends the request."""
-
-    def __aiter__(self) -> AsyncIterator[object]: ...
-
-    async def __anext__(self) -> object: ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+T = TypeVar("T")
 
 
 class StreamDecoder(Protocol):
     """Turns the events of one stream into chunks."""
 
-    def add(self, raw: object) -> Iterator[TextDelta]:
-        """Decode one event. Text is passed on at once."""
+    is_complete: bool
+    """Whether the last event of the stream has arrived."""
 
-    def end(self, model: str) -> Iterator[Chunk]:
+    def add(self, event: ServerSentEvent) -> str:
+        """Decode one event. Returns its text, which is passed on at once."""
+
+    def end(self, model: str) -> Iterable[Chunk]:
         """Return tool calls, thoughts and usage. Raises `ProviderBusy` if the stream ended too early."""
 
 
-class ChatApi(Protocol[Client]):
-    """The parts that differ between APIs and their SDKs."""
+class ChatApi(Protocol):
+    """The parts that differ between APIs."""
 
-    def connect(self) -> Client:
-        """Import the SDK, which takes a second or two, and create a client. Runs in a thread."""
+    default_url: str
+    path: str
+    """Is appended to the path of the base URL."""
+    headers: Mapping[str, str]
 
-    def errors(self) -> tuple[type[Exception], ...]:
-        """Return the exceptions that the SDK raises. Called after `connect`."""
+    def body(self, prompt: Prompt, info: ModelInfo) -> Body: ...
 
-    def body(self, prompt: Prompt) -> Body: ...
-
-    async def send(self, client: Client, body: Body) -> EventStream:
-        """Start a stream: send `body` as encoded JSON and return the raw events.
-
-        The SDKs' typed methods would convert both field by field on the event loop: tens of milliseconds for a long
-        conversation, and half of the work for each event.
-        """
+    def adapt(self, body: Body, rejection: ErrorResponse, /) -> Body | None:
+        """Return `body` without the optional part that the endpoint has rejected, or None if that is not the reason."""
 
     def decoder(self, name: str) -> StreamDecoder: ...
 
 
-class Endpoint(Generic[Client]):
+class Endpoint:
     """Runs each step with one request. `ResilientProvider` retries."""
 
-    def __init__(self, settings: ProviderSettings, name: str, api: ChatApi[Client]) -> None:
+    def __init__(self, settings: ProviderSettings, name: str, api: ChatApi) -> None:
         self._settings = settings
         self._name = name
         self._api = api
-        self._client = SharedClient(api.connect)
+        base = URL(settings.base_url or api.default_url)
+        self._url = base.with_path(f"{base.raw_path.rstrip('/')}{api.path}", encoded=True, keep_query=True)
+        key = settings.api_key.reveal() if settings.api_key else _NO_KEY
+        headers = {**_HEADERS, "Authorization": f"Bearer {key}", **api.headers}
+        self._session = SharedSession(settings, headers, is_encrypted=self._url.scheme == "https")
+        self._describe = lru_cache(maxsize=_MODELS_CACHED)(partial(describe, name, settings))
 
     async def warm_up(self) -> None:
-        await self._client.warm_up()
+        await self._session.warm_up()
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._session.aclose()
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         model = prompt.model or ""
         decoder = self._api.decoder(f"{self._name}/{model}")
-        body = self._api.body(prompt)
-        async with self._client.lease() as client:
-            with translate_errors(self._name, model, *self._api.errors(), api_key=self._settings.api_key):
-                async with await self._api.send(client, body) as events:
-                    while True:
-                        # Keep-alive bytes reset the socket's timeout, but not this one, which waits for an event.
-                        try:
-                            async with asyncio.timeout(self._settings.idle_timeout):
-                                event = await anext(events)
-                        except StopAsyncIteration:
-                            break
-                        for delta in decoder.add(event):
-                            yield delta
-        # Outside of the lease: the connection is free while the caller handles the last chunks.
+        body = self._api.body(prompt, self._describe(model))
+        with translate_errors(self._name, model, api_key=self._settings.api_key):
+            async with self._session as session:
+                response = await self._post(session, body)
+                try:
+                    events = EventReader()
+                    while not decoder.is_complete and (arrived := await self._next_events(response, events)):
+                        for event in arrived:
+                            if text := decoder.add(event):
+                                yield TextDelta(text=text)
+                finally:
+                    _release(response, is_complete=decoder.is_complete)
+        # Outside of the session: the connection is free while the caller handles the last chunks.
         for chunk in decoder.end(model):
             yield chunk
+
+    async def _post(self, session: ClientSession, body: Body) -> ClientResponse:
+        response = await session.post(self._url, data=msgspec.json.encode(body), allow_redirects=False)
+        if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            return response
+        try:
+            rejection = ErrorResponse(await _read_fault(response))
+        finally:
+            response.release()
+        adapted = self._api.adapt(body, rejection)
+        if adapted is None:
+            raise rejection
+        return await self._post(session, adapted)
+
+    async def _next_events(self, response: ClientResponse, events: EventReader) -> list[ServerSentEvent]:
+        """Wait for at least one event. Returns none at the end of the stream."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.idle_timeout
+        received = await response.content.readany()
+        while received and not (arrived := events.feed(received)):
+            # Keep-alive bytes reset the timeout of the session, but not this one, which waits for an event.
+            async with asyncio.timeout_at(deadline):
+                received = await response.content.readany()
+        return arrived if received else []
+
+
+async def _read_fault(response: ClientResponse) -> ProviderFault:
+    body = bytearray()
+    while len(body) < MAX_ERROR_BYTES and (received := await response.content.readany()):
+        body += received
+    return read_fault(json_or_text(bytes(body)), response.status, response.headers)
+
+
+def _release(response: ClientResponse, *, is_complete: bool) -> None:
+    """Return the connection to the pool. If the response was not read to its end, close the connection."""
+    if is_complete and not response.content.is_eof():
+        # The end usually follows at once, and aiohttp returns the connection then. Nothing has to wait for it.
+        late = asyncio.get_running_loop().call_later(END_TIMEOUT, response.release)
+        response.content.on_eof(late.cancel)
+    else:
+        response.release()
+
+
+def decode_event(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError:
+        # Python also reads half of a surrogate pair, which some endpoints send if an emoji is cut in two.
+        return msgspec.convert(json.loads(data), decoder.type)
 
 
 @dataclass(slots=True, kw_only=True)

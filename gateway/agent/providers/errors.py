@@ -1,8 +1,9 @@
-"""Turns the errors of the model SDKs into ours: one sentence for the person, the details for the log.
+"""Turns the errors of model endpoints into ours: one sentence for the person, the details for the log.
 
-Both SDKs raise errors of the same form (a status, a body, headers), so one table serves both.
+Both APIs describe an error in the same form (a status, a body, headers), so one table serves both.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import structlog
+from aiohttp import ClientError, ConnectionTimeoutError
 
 from config import Secret
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
@@ -22,7 +24,6 @@ log = structlog.get_logger()
 _MAX_LOGGED_CHARS = 2_000
 _MAX_SHOWN_CHARS = 500
 
-CUT_OFF = "The connection to `{model}` broke off before the answer was finished. Please ask again."
 _TIMED_OUT = "`{model}` has sent nothing for too long. Please try again in a moment."
 _UNREACHABLE = "`{model}` can't be reached right now. Please try again in a moment."
 _OVERLOADED = "`{model}` is overloaded right now. Please try again in a moment."
@@ -69,11 +70,17 @@ class ProviderFault:
     retry_after: float | None = None
 
 
+class ErrorResponse(Exception):
+    """An endpoint has answered with an error, or has sent one within a stream."""
+
+    def __init__(self, fault: ProviderFault) -> None:
+        super().__init__(f"status {fault.status}")
+        self.fault = fault
+
+
 @contextmanager
-def translate_errors(
-    provider: str, model: str, *kinds: type[Exception], api_key: Secret | None = None
-) -> Iterator[None]:
-    """Turn an SDK's errors, which are `kinds`, and the errors that an invalid response leads to, into ours.
+def translate_errors(provider: str, model: str, *, api_key: Secret | None = None) -> Iterator[None]:
+    """Turn the errors of a request, and those that an invalid response leads to, into ours.
 
     A provider may repeat the `api_key` in its error. The details never contain it.
     """
@@ -81,16 +88,14 @@ def translate_errors(
         yield
     except ProviderFailed:
         raise
-    except TimeoutError as late:
-        log.warning("model_timed_out", provider=provider, model=model)
-        raise ProviderBusy(_TIMED_OUT.format(model=model)) from late
-    except kinds as error:
-        if _is_socket_timeout(error):
+    except (ErrorResponse, ClientError, OSError) as error:
+        # The timeouts for the next bytes and for the next event are equal, so either may come first.
+        if isinstance(error, TimeoutError) and not isinstance(error, ConnectionTimeoutError):
             log.warning("model_timed_out", provider=provider, model=model)
             raise ProviderBusy(_TIMED_OUT.format(model=model)) from error
-        fault = _read_fault(error)
+        fault = error.fault if isinstance(error, ErrorResponse) else ProviderFault()
         ours = classify_fault(fault, model)
-        reason = fault.words or repr(error.__cause__ or error)
+        reason = fault.words or _describe(error.__cause__ or error)
         status = f"HTTP {fault.status}" if fault.status else "no response"
         shown = reason.replace(api_key.reveal(), "***") if api_key is not None else reason
         ours.details = f"{provider}/{model}, {status}: {excerpt(shown, _MAX_SHOWN_CHARS)}"
@@ -104,32 +109,38 @@ def translate_errors(
             reason=excerpt(reason, _MAX_LOGGED_CHARS),
         )
         raise ours from error
-    except (ValueError, TypeError, AttributeError, LookupError) as invalid:
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as invalid:
         log.warning("model_response_invalid", provider=provider, model=model, exc_info=invalid)
         raise ProviderBusy(_INVALID_RESPONSE.format(model=model)) from invalid
 
 
-def _is_socket_timeout(error: BaseException | None) -> bool:
-    """Return whether the connection timed out. Its timeout equals the one for events, so either may come first."""
-    from aiohttp import SocketTimeoutError  # noqa: PLC0415 - loaded by the time of an error, and too heavy before it.
-
-    return isinstance(error, SocketTimeoutError) or (error is not None and _is_socket_timeout(error.__cause__))
+def _describe(error: BaseException) -> str:
+    """Return the kind and the message. The `repr` of some of aiohttp's errors has the headers of the request."""
+    return f"{type(error).__name__}: {error}"
 
 
-def _read_fault(error: Exception) -> ProviderFault:
-    status, body = getattr(error, "status_code", 0), getattr(error, "body", None)
+def json_or_text(raw: bytes) -> object:
+    """Return the content of an error: its JSON, or its text if that is not JSON."""
+    text = raw.decode("utf-8", "replace").strip()
+    try:
+        content: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return content
+
+
+def read_fault(body: object, status: int = 0, headers: Mapping[str, str] | None = None) -> ProviderFault:
+    """Read an error response, or the error within a stream."""
     inner: Mapping[str, object] = {}
     if isinstance(body, dict):  # The error is the body, or is under its key `error`.
         given = body.get("error", body)
         inner = given if isinstance(given, dict) else {"message": str(given)}
-    if status in {0, HTTPStatus.OK}:  # An error within a stream may have a status as its code.
+    if not status:  # An error within a stream may have a status as its code.
         code = str(inner.get("code", ""))
         status = int(code) if code.isdecimal() else 0
     words = [str(inner[key]) for key in ("code", "type", "message") if inner.get(key)]
     return ProviderFault(
-        status=status,
-        words=" ".join(words) if inner else str(body or ""),
-        retry_after=_retry_after(getattr(getattr(error, "response", None), "headers", {})),
+        status=status, words=" ".join(words) if inner else str(body or ""), retry_after=_retry_after(headers or {})
     )
 
 

@@ -1,71 +1,50 @@
 """The OpenAI Chat Completions API, and every endpoint that speaks it: builds requests and decodes response streams."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct, convert
-from msgspec.json import encode
+from msgspec import Struct
+from msgspec.json import Decoder
 
 from config import ProviderSettings
-from gateway.agent.models import describe
-from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
+from gateway.agent.models import ModelInfo
+from gateway.agent.protocol import CUT_OFF, Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.providers.endpoint import (
     CUT_SHORT,
     DECLINED,
-    NO_KEY,
     THOUGHT_ONLY,
     Body,
     Endpoint,
-    EventStream,
     ToolCallBuffer,
+    decode_event,
 )
-from gateway.agent.providers.errors import CUT_OFF
-from gateway.agent.providers.sdk_client import http_client
+from gateway.agent.providers.errors import ErrorResponse, read_fault
+from gateway.agent.providers.sse import ServerSentEvent
 from gateway.agent.providers.wire import to_openai
 from gateway.conversation import Json, Thought
 from gateway.errors import ProviderBusy, ProviderFailed
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
-_DEFAULT_URL = "https://api.openai.com/v1"
+_LAST_EVENT = b"[DONE]"
+_INVALID = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}
 
 
-def open_openai(settings: ProviderSettings, name: str) -> Endpoint[AsyncOpenAI]:
-    return Endpoint(settings, name, OpenAIApi(settings, name))
+def open_openai(settings: ProviderSettings, name: str) -> Endpoint:
+    return Endpoint(settings, name, OpenAIApi(settings))
 
 
 class OpenAIApi:
-    def __init__(self, settings: ProviderSettings, name: str) -> None:
+    default_url = "https://api.openai.com/v1"
+    path = "/chat/completions"
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, settings: ProviderSettings) -> None:
         self._settings = settings
-        self._name = name
         self._reports_usage = True
         """Requests ask for usage until the endpoint rejects `stream_options`, which older servers do not know."""
 
-    def connect(self) -> AsyncOpenAI:
-        from openai import AsyncOpenAI  # noqa: PLC0415 - takes a second, so it is imported in a thread.
-
-        settings = self._settings
-        client = AsyncOpenAI(
-            api_key=settings.api_key.reveal() if settings.api_key else NO_KEY,
-            base_url=settings.base_url or _DEFAULT_URL,
-            max_retries=0,  # `ResilientProvider` retries.
-            http_client=http_client(settings),
-        )
-        client.organization = client.project = None  # The SDK takes them from the environment.
-        return client
-
-    def errors(self) -> tuple[type[Exception], ...]:
-        import httpx2  # noqa: PLC0415 - loaded by `connect`.
-        import openai  # noqa: PLC0415 - loaded by `connect`.
-
-        return (openai.OpenAIError, httpx2.HTTPError)
-
-    def body(self, prompt: Prompt) -> Body:
+    def body(self, prompt: Prompt, info: ModelInfo) -> Body:
         model = prompt.model or ""
-        info = describe(self._name, self._settings, model)
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         messages = to_openai(prompt.messages, model=info.name, sees_images=info.sees_images)
         body: Body = {"model": model, "messages": [*system, *messages], "stream": True}
@@ -82,26 +61,18 @@ class OpenAIApi:
             # OpenAI renamed this parameter. Most other endpoints know the old name, and some only that.
             name = "max_tokens" if self._settings.base_url else "max_completion_tokens"
             body[name] = model_settings.max_output_tokens
+        if self._reports_usage:
+            body["stream_options"] = {"include_usage": True}
         return body
 
-    async def send(self, client: AsyncOpenAI, body: Body) -> EventStream:
-        from openai import AsyncStream, BadRequestError, UnprocessableEntityError  # noqa: PLC0415 - see `connect`.
+    def adapt(self, body: Body, rejection: ErrorResponse, /) -> Body | None:
+        fault = rejection.fault
+        if fault.status not in _INVALID or "stream_options" not in body or "stream_options" not in fault.words:
+            return None
+        self._reports_usage = False
+        return {name: value for name, value in body.items() if name != "stream_options"}
 
-        async def post(body: Body) -> EventStream:
-            return await client.post(
-                "/chat/completions", cast_to=object, content=encode(body), stream=True, stream_cls=AsyncStream[object]
-            )
-
-        if self._reports_usage:
-            try:
-                return await post({**body, "stream_options": {"include_usage": True}})
-            except (BadRequestError, UnprocessableEntityError) as rejected:
-                if "stream_options" not in str(rejected):
-                    raise
-                self._reports_usage = False
-        return await post(body)
-
-    def decoder(self, name: str) -> OpenAIStream:
+    def decoder(self, name: str) -> "OpenAIStream":
         return OpenAIStream(name)
 
 
@@ -145,12 +116,17 @@ class _Chunk(Struct):
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
+    error: Any = None  # Any: each endpoint has its own format.
+
+
+_DECODER = Decoder(_Chunk)
 
 
 class OpenAIStream:
     """Decodes the chunks of one stream. Tool calls, thoughts and usage are returned at its end."""
 
     def __init__(self, name: str) -> None:
+        self.is_complete = False
         self._name = name
         self._calls: list[ToolCallBuffer] = []
         self._by_index: dict[int | None, ToolCallBuffer] = {}
@@ -160,11 +136,17 @@ class OpenAIStream:
         self._finish_reason = ""
         self._usage = _Usage()
 
-    def add(self, raw: object) -> Iterator[TextDelta]:
-        chunk = convert(raw, _Chunk)
+    def add(self, event: ServerSentEvent) -> str:
+        if event.data.startswith(_LAST_EVENT):
+            self.is_complete = True
+        if self.is_complete or not event.data:
+            return ""
+        chunk = decode_event(_DECODER, event.data)
+        if chunk.error:
+            raise ErrorResponse(read_fault(chunk.error))
         self._usage = chunk.usage or self._usage
         if not chunk.choices:
-            return
+            return ""
         choice = chunk.choices[0]
         self._finish_reason = choice.finish_reason or self._finish_reason
         delta = choice.delta or _Delta()
@@ -181,9 +163,9 @@ class OpenAIStream:
             if part.function:
                 call.name = call.name or part.function.name or ""
                 call.add(part.function.arguments or "")
-        if text := delta.content or delta.refusal:
-            self._has_text = self._has_text or bool(text.strip())
-            yield TextDelta(text=text)
+        text = delta.content or delta.refusal or ""
+        self._has_text = self._has_text or bool(text.strip())
+        return text
 
     def end(self, model: str) -> Iterator[Chunk]:
         if not self._finish_reason:

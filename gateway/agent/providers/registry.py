@@ -23,7 +23,7 @@ _OPENERS = {
 
 
 def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider:
-    """Open the provider `providers.<name>`. It does no I/O and imports no SDK before its first request."""
+    """Open the provider `providers.<name>`. It does no I/O before its first request."""
     module, _, function = _OPENERS[settings.kind.value].partition(":")
     opener = cast("Callable[[ProviderSettings, str], Provider]", getattr(import_module(module), function))
     return opener(settings, name)
@@ -73,7 +73,7 @@ class ProviderRegistry:
         return sorted({name for each in self._agents for name in each.skipped_models()})
 
     async def warm_up(self, names: Iterable[str]) -> None:
-        """Import the SDKs of these providers, so that the first request does not wait for that."""
+        """Prepare these providers, so that their first requests do not wait for that."""
         for name in names:
             if isinstance(provider := self._opened[name], Closable):
                 try:

@@ -10,8 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.agent.models import ModelInfo
-from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
-from gateway.agent.providers.errors import CUT_OFF
+from gateway.agent.protocol import CUT_OFF, Chunk, Prompt, Provider, TextDelta
 from gateway.aio import backoff_delays
 from gateway.conversation import AssistantMessage, UserMessage
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed

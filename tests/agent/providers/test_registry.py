@@ -1,5 +1,7 @@
+import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -8,6 +10,8 @@ from config import ProviderKind, ProviderSettings
 from gateway.agent.protocol import Closable
 from gateway.agent.providers.offline import OfflineProvider
 from gateway.agent.providers.registry import ProviderRegistry, open_provider
+from gateway.errors import ProviderBusy
+from tests.agent.streaming import step
 
 
 def test_the_offline_provider_is_opened_by_its_kind() -> None:
@@ -30,21 +34,26 @@ def test_a_model_is_found_by_its_full_name_or_at_the_agents_own_provider() -> No
     assert provider.about("qwen").name == "local/qwen"
 
 
-def test_no_sdk_is_imported_before_it_is_used() -> None:
-    """Also not where a provider of that kind is configured: the start of the daemon does not wait for it."""
+def test_the_registry_is_imported_without_aiohttp() -> None:
+    """Commands import it to check the agents in the configuration, and open no provider."""
     program = (
-        "import sys; from config import ProviderSettings as S; "
-        "from gateway.agent.providers.registry import ProviderRegistry as R; "
-        "import gateway.agent.loop, gateway.agent.toolbox; "
-        "R({kind: S.model_validate({'kind': kind, 'api_key': 'k'}) for kind in ('openai', 'anthropic')}); "
-        "sys.exit(bool({'openai', 'anthropic', 'httpx2', 'aiohttp', 'markdown_it'} & set(sys.modules)))"
+        "import sys, gateway.agent.providers.registry, gateway.agent.loop, gateway.agent.toolbox; "
+        "sys.exit(bool({'aiohttp', 'markdown_it'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
 
 
-async def test_a_broken_sdk_does_not_stop_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    local = ProviderSettings.model_validate({"kind": "openai", "base_url": "http://127.0.0.1:9"})
+async def test_a_provider_that_cannot_be_opened_does_not_stop_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "certificates").write_text("These are none.")
+    broken = ssl.DefaultVerifyPaths("", "", "", str(tmp_path / "certificates"), "", "/nowhere")
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: broken)
+    local = ProviderSettings.model_validate({"kind": "openai", "base_url": "https://127.0.0.1:9"})
+    registry = ProviderRegistry({"local": local})
     with capture_logs() as logged:
-        await ProviderRegistry({"local": local}).warm_up(["local"])
+        await registry.warm_up(["local"])
     assert [line["event"] for line in logged] == ["provider_unusable"]
+    own = local.model_copy(update={"patience": 0.0})
+    with pytest.raises(ProviderBusy, match="can't be reached"):
+        await step(ProviderRegistry({"local": own}).for_agent("local", "m", ()))

@@ -1,4 +1,4 @@
-"""Local servers that speak the wire formats of model APIs, for tests with the real SDKs.
+"""Local servers that speak the wire formats of model APIs, for tests.
 
     async with serving(OPENAI, OPENAI.answer("Hel", "lo")) as server:
         settings = {"providers": {"fake": server.table()}, "agents": {"main": {"provider": "fake", "model": "m"}}}

@@ -31,6 +31,7 @@ class Request:
     headers: dict[str, str]
     body: dict[str, Any]
     size: int
+    query: str = ""
 
 
 class WireServer:
@@ -60,7 +61,7 @@ class WireServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         body = json.loads(raw)
-        self.requests.append(Request(dict(request.headers), body, len(raw)))
+        self.requests.append(Request(dict(request.headers), body, len(raw), request.query_string))
         self._has_request.set()
         self.complaints += self.dialect.complaints(body)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
