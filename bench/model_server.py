@@ -3,6 +3,7 @@
 import asyncio
 import json
 import multiprocessing
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -17,7 +18,10 @@ CHUNKS_PER_SECOND = 20
 """The number and the rate of the chunks at `/paced`."""
 
 DELAY = web.AppKey("delay", list[float])
-"""The seconds until an answer at `/plain` begins, in a list because an application cannot be changed while it runs."""
+"""The seconds until an answer begins, in a list because an application cannot be changed while it runs."""
+
+REQUESTS = web.AppKey("requests", list[tuple[str, int]])
+"""The question in each request at `/echo`, and the bytes of the request's body."""
 
 
 @contextmanager
@@ -35,9 +39,15 @@ def served() -> Iterator[str]:
 
 
 async def set_delay(address: str, seconds: float) -> None:
-    """Have the server at `address` wait before each answer at `/plain`."""
+    """Have the server at `address` wait before each answer at `/plain` and `/echo`."""
     async with ClientSession() as session, session.post(f"{address}/delay/{seconds}") as response:
         response.raise_for_status()
+
+
+async def requests(address: str) -> list[tuple[str, int]]:
+    """Return the question and the bytes of each request to `/echo` until now."""
+    async with ClientSession() as session, session.get(f"{address}/requests") as response:
+        return [(question, size) for question, size in await response.json()]
 
 
 def _run(pipe: Connection) -> None:
@@ -47,10 +57,13 @@ def _run(pipe: Connection) -> None:
 async def _serve(pipe: Connection) -> None:
     app = web.Application(client_max_size=64 << 20)
     app[DELAY] = [0.0]
-    for name, handler in (("plain", _plain), ("steps", _steps), ("clock", _clock), ("paced", _paced)):
+    app[REQUESTS] = []
+    for name, handler in (("plain", _plain), ("steps", _steps), ("clock", _clock), ("paced", _paced), ("echo", _echo)):
         app.router.add_post(f"/{name}/chat/completions", handler)
+    app.router.add_get("/echo/models", _models)
     app.router.add_post("/delay/{seconds}", _set_delay)
-    runner = web.AppRunner(app, access_log=None)
+    app.router.add_get("/requests", _requests)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -61,6 +74,32 @@ async def _serve(pipe: Connection) -> None:
 async def _set_delay(request: web.Request) -> web.StreamResponse:
     request.app[DELAY][0] = float(request.match_info["seconds"])
     return web.Response()
+
+
+async def _requests(request: web.Request) -> web.StreamResponse:
+    return web.json_response(request.app[REQUESTS])
+
+
+async def _models(_request: web.Request) -> web.StreamResponse:
+    model = {"id": "m", "object": "model", "created": 1, "owned_by": "bench"}
+    return web.json_response({"object": "list", "data": [model]})
+
+
+async def _echo(request: web.Request) -> web.StreamResponse:
+    """Answer "question 7" with "answer 7", in one piece unless the request asks for a stream."""
+    body = await request.read()
+    fields = json.loads(body)
+    said = [json.dumps(message["content"]) for message in fields["messages"] if message["role"] == "user"]
+    question = (re.findall(r"question \d+", said[-1] if said else "") or [""])[-1]
+    request.app[REQUESTS].append((question, len(body)))
+    await asyncio.sleep(request.app[DELAY][0])
+    text = question.replace("question", "answer") or "Nothing was asked."
+    if fields.get("stream"):
+        return await _stream(request, [_said(text), _ended("stop")])
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    shape = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    return web.json_response(shape)
 
 
 async def _plain(request: web.Request) -> web.StreamResponse:
