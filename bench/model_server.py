@@ -86,11 +86,12 @@ async def _models(_request: web.Request) -> web.StreamResponse:
 
 
 async def _echo(request: web.Request) -> web.StreamResponse:
-    """Answer "question 7" with "answer 7", in one piece unless the request asks for a stream."""
+    """Answer "question 10007" with "answer 10007", in one piece unless the request asks for a stream."""
     body = await request.read()
     fields = json.loads(body)
-    said = [json.dumps(message["content"]) for message in fields["messages"] if message["role"] == "user"]
-    question = (re.findall(r"question \d+", said[-1] if said else "") or [""])[-1]
+    # Some gateways add a message after the person's, which quotes earlier ones. The newest has the highest number.
+    said = json.dumps([message["content"] for message in fields["messages"] if message["role"] == "user"])
+    question = max(re.findall(r"question \d{5}", said), default="")
     request.app[REQUESTS].append((question, len(body)))
     await asyncio.sleep(request.app[DELAY][0])
     text = question.replace("question", "answer") or "Nothing was asked."

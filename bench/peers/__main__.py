@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.peers import gatehouse, nanobot
+from bench.peers import gatehouse, hermes, nanobot, openclaw
 from bench.peers.measurement import CHATS, IN_FLIGHT, Load, Result, measured
 from bench.peers.peer import Peer
 
-PEERS = {module.PEER.name: module.PEER for module in (gatehouse, nanobot)}
+PEERS = {module.PEER.name: module.PEER for module in (gatehouse, nanobot, hermes, openclaw)}
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "gatehouse-bench"
 
 ROWS: dict[str, Callable[[Result], str]] = {
@@ -28,7 +28,7 @@ ROWS: dict[str, Callable[[Result], str]] = {
     "the same: not answered": lambda result: f"{IN_FLIGHT - result.crash.answered}",
     "the same: answered twice": lambda result: f"{result.crash.twice}",
     "the same: had reached the model": lambda result: f"{result.crash.reached_model}",
-    'request body for a first "hello"': lambda result: f"{result.request_bytes:,} bytes",
+    "request to the model for a first message": lambda result: f"{result.request_bytes:,} bytes",
     "model requests per message": lambda result: f"{result.requests:.2f}",
 }
 

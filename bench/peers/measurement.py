@@ -14,7 +14,7 @@ from bench.peers.peer import Launch, Peer, Servers
 from bench.peers.process_tree import ProcessTree, started
 from bench.peers.proxy import certified, proxied
 
-START_LIMIT = 120.0
+START_LIMIT = 300.0
 TRIPS, TRIPS_LIMIT = 200, 40.0
 CHATS, EACH, LOAD_LIMIT = 50, 20, 60.0
 IN_FLIGHT = 20
@@ -79,10 +79,10 @@ class Person:
 async def measured(peer: Peer, installed: Path, folder: Path) -> Result:
     """Measure a gateway twice from an empty home: once at work, once with a crash."""
     with model_server.served() as model:
+        home = folder / "work"
+        home.mkdir()
         async with _bot_api(folder, f"{model}/echo") as (api, servers):
             person = Person(api, first=10_000)
-            home = folder / "work"
-            home.mkdir()
             launch = peer.configure(installed, home, servers)
             began = perf_counter()
             async with started(launch, home) as tree:
@@ -94,8 +94,9 @@ async def measured(peer: Peer, installed: Path, folder: Path) -> Result:
                 one = await _load(person, tree, chats=1, each=TRIPS, limit=TRIPS_LIMIT)
                 many = await _load(person, tree, chats=CHATS, each=EACH, limit=LOAD_LIMIT)
                 requests = await model_server.requests(model)
-            home = folder / "crash"
-            home.mkdir()
+        home = folder / "crash"
+        home.mkdir()
+        async with _bot_api(folder, f"{model}/echo") as (api, servers):
             crash = await _crashed(api, model, peer.configure(installed, home, servers), home)
     return Result(
         start=start,

@@ -63,7 +63,7 @@ class ProcessTree:
 @asynccontextmanager
 async def started(launch: Launch, home: Path) -> AsyncIterator[ProcessTree]:
     """Run a gateway with little of the caller's environment. Its output is appended to `output.log` in its home."""
-    env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **launch.env}
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8", **launch.env}
     with (home / "output.log").open("ab") as output:
         root = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
             launch.command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
