@@ -43,12 +43,13 @@ class Settings(Table):
     )
 
     # Empty tables are listed too: a default factory gets no validation context, so it would take `~` in data_dir from
-    # the environment of this process and not from the given one.
+    # the environment of this process and not from the given one. It would also build a validator of its own.
     BUILT_IN: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {
         "gateway": {},
         "http": {},
         "session": {},
         "limits": {},
+        "tools": {"shell": {}, "fetch": {}},
         "files": {},
         "transcription": {},
         "agents": {"main": {}},

@@ -94,6 +94,8 @@ class ClientConnection:
 
     async def run(self) -> WSCloseCode:
         """Talk with the client until it leaves or breaks a limit; return the code to close the socket with."""
+        if self._render is not None:
+            await asyncio.to_thread(self._render, "*warm*")  # Loads the parser, once, so that no answer waits for that.
         await self._hub.load()
         # No `await` from here to `joined`: a question that the agent asks in a gap would be in neither the list of
         # open questions nor the broadcast.
@@ -245,8 +247,6 @@ class ClientConnection:
             newest.append(line)
 
         def render() -> list[wire.HistoryLine]:
-            if self._render is not None:
-                self._render("*warm*")  # The first call loads the parser. No answer should wait for that.
             return [
                 wire.HistoryLine(
                     role=line.role,
