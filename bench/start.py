@@ -11,8 +11,9 @@ from bench.process import memory_mb
 from bench.table import Row, median
 
 TIMES = 7
-READY_LIMIT_MS = 900
-MEMORY_LIMIT_MB = 60
+READY_RATIO = 2.0
+"""A ratio, because machines differ more than versions do."""
+MEMORY_LIMIT_MB = 50
 
 BARE_SERVER = """
 import sys
@@ -22,26 +23,34 @@ app = web.Application()
 app.router.add_get("/readyz", readyz)
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
 """
-IMPORTS = "import gateway.cli.run, channels.web, channels.terminal"
+IMPORTS = """
+import gc
+gc.disable()  # As `gatehouse run` does.
+from gateway.lean_imports import import_libraries
+import_libraries()
+import gateway.cli.serve, channels.web, channels.terminal
+"""
 
 
 def rows() -> Iterator[Row]:
-    bare_ms, bare_mb = _middle([_bare() for _ in range(TIMES)])
-    ours_ms, ours_mb = _middle([_ours() for _ in range(TIMES)])
+    # In alternation, so that other load on the machine affects both equally.
+    pairs = [(_bare(), _ours()) for _ in range(TIMES)]
+    (bare_ms, bare_mb), (ours_ms, ours_mb) = (_middle(list(each)) for each in zip(*pairs, strict=True))
+    ratio = middle(ours[0] / bare[0] for bare, ours in pairs)
     imports_ms = median(_imports_ms, TIMES)
     yield Row(
         what="gatehouse run to /readyz",
-        measured=f"{ours_ms:.0f} ms (imports alone: {imports_ms:.0f} ms)",
+        measured=f"{ours_ms:.0f} ms, {ratio:.2f}x (imports alone: {imports_ms:.0f} ms)",
         baseline=f"bare aiohttp server: {bare_ms:.0f} ms",
-        target=f"< {READY_LIMIT_MS} ms",
-        is_met=ours_ms < READY_LIMIT_MS,
+        target=f"<= {READY_RATIO}x",
+        is_met=ratio <= READY_RATIO,
     )
     yield Row(
         what="idle memory (RSS)",
         measured=f"{ours_mb:.1f} MB",
         baseline=f"bare aiohttp server: {bare_mb:.1f} MB",
-        target=f"< {MEMORY_LIMIT_MB} MB",
-        is_met=ours_mb < MEMORY_LIMIT_MB,
+        target=f"<= {MEMORY_LIMIT_MB} MB",
+        is_met=ours_mb <= MEMORY_LIMIT_MB,
     )
 
 
