@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
@@ -132,11 +132,18 @@ async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float 
     1. The first cancellation waits for `work`, at most `grace` seconds.
     2. When the grace is over, or on a second cancellation, `work` is cancelled too.
     """
-    task = asyncio.ensure_future(work)
-    # asyncio logs an exception that is never retrieved. After a cancellation only this callback retrieves it.
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    loop = asyncio.get_running_loop()
+    task, has_ended = loop.create_task(work), loop.create_future()
+
+    def end(ended: asyncio.Task[_T]) -> None:
+        # asyncio logs an exception that is never retrieved. After a cancellation only this line retrieves it.
+        ended.cancelled() or ended.exception()
+        if not has_ended.done():
+            has_ended.set_result(None)
+
+    task.add_done_callback(end)
     try:
-        await asyncio.wait({task})
+        await has_ended
     except asyncio.CancelledError:
         try:
             await asyncio.wait({task}, timeout=grace)
@@ -148,6 +155,8 @@ async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float 
 
 REPORT_DELAY = 0.002
 """Seconds for which a busy worker thread may hold back outcomes, so that one wake-up of the event loop reports many."""
+POST_DELAY = 0.05
+"""Seconds for which posted work may wait in a worker thread, so that one wake-up of the thread runs many."""
 
 
 async def open_output_pipe(limit: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
@@ -169,15 +178,19 @@ class _ThreadJob(NamedTuple):
     on_done: Callable[[Any, BaseException | None], None]
     loop: asyncio.AbstractEventLoop | None
     """Where `on_done` is called; None: in the worker thread."""
-    reports_success: bool = True
+    is_posted: bool = False
+    """No caller waits for it. It may be run a little later, and only its error is reported."""
 
 
 class WorkerThread:
     """Runs work in one thread, in the order in which it was submitted. The queue has no limit: callers set one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, post_delay: float = POST_DELAY) -> None:
+        self._post_delay = post_delay
         self._queue: SimpleQueue[_ThreadJob | None] = SimpleQueue()
         self._is_stopped = False
+        self._is_awaited = Event()
+        """Set when a caller has started to wait for the queue."""
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -189,8 +202,8 @@ class WorkerThread:
         return future
 
     def post(self, work: Callable[[], object], on_error: Callable[[BaseException], None]) -> None:
-        """Run `work` without waiting for it. `on_error` is called on the event loop if it raises."""
-        self._put(_ThreadJob(work, partial(_report_error, on_error), asyncio.get_running_loop(), reports_success=False))
+        """Run `work` soon, without waiting for it. `on_error` is called on the event loop if it raises."""
+        self._put(_ThreadJob(work, partial(_report_error, on_error), asyncio.get_running_loop(), is_posted=True))
 
     def call(self, work: Callable[[], _T]) -> _T:
         """Run `work` and wait for its result. Call this from another thread, not from an event loop."""
@@ -202,16 +215,26 @@ class WorkerThread:
         """Finish the submitted work, then end the thread. This blocks."""
         self._is_stopped = True
         self._queue.put(None)
+        self._is_awaited.set()
         self._thread.join()
 
     def _put(self, job: _ThreadJob) -> None:
         if self._is_stopped:
             raise RuntimeError(f"the thread {self._thread.name} has been stopped")
         self._queue.put(job)
+        if not job.is_posted:
+            self._is_awaited.set()
 
     def _run(self) -> None:
-        while self._run_batch(self._queue.get()):
-            pass
+        is_running = True
+        while is_running:
+            job = self._queue.get()
+            if job is not None and job.is_posted and self._queue.empty():
+                # Wait for more: a wake-up of this thread costs more than most posted work.
+                self._is_awaited.wait(self._post_delay)
+            # A job is queued before the event is set. So a job whose event is cleared here is in the batch.
+            self._is_awaited.clear()
+            is_running = self._run_batch(job)
 
     def _run_batch(self, job: _ThreadJob | None) -> bool:
         """Run `job` and the jobs that have queued up behind it, then report them. Return False to end the thread."""
@@ -225,7 +248,7 @@ class WorkerThread:
                 error = failure
             if job.loop is None:
                 job.on_done(result, error)
-            elif job.reports_success or error is not None:
+            elif error is not None or not job.is_posted:
                 reports[job.loop].append(partial(job.on_done, result, error))
             if monotonic() > deadline:
                 break

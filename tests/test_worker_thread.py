@@ -50,6 +50,18 @@ async def test_other_threads_can_call_too(worker: WorkerThread) -> None:
         await asyncio.to_thread(worker.call, partial(int, "x"))
 
 
+async def test_posted_work_runs_at_once_when_a_caller_waits_for_the_thread() -> None:
+    worker, done, errors = WorkerThread("test", post_delay=3600), list[int](), list[BaseException]()
+    for number in range(3):
+        worker.post(partial(done.append, number), errors.append)
+    await worker.submit(done.append, 3)
+    worker.post(partial(done.append, 4), errors.append)
+    await asyncio.to_thread(worker.call, partial(done.append, 5))
+    worker.post(partial(done.append, 6), errors.append)
+    await asyncio.to_thread(worker.stop)
+    assert done == [0, 1, 2, 3, 4, 5, 6]
+
+
 async def test_submitted_work_is_finished_before_the_thread_stops() -> None:
     worker = WorkerThread("test")
     waiting = [worker.submit(int, number) for number in range(50)]

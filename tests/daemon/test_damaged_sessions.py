@@ -107,6 +107,7 @@ async def test_a_message_to_a_damaged_session_is_answered_in_a_new_one(
 async def test_a_session_damaged_while_the_daemon_runs_goes_on(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
         await ask(chat, "one")
+        await daemon.sessions.flush()
         damage(transcript(tmp_path))
         assert await ask(chat, "two") == "heard: two"
         await daemon.sessions.flush()
