@@ -21,7 +21,6 @@ TEXT_LIMIT = TextLimit(size=4096, measure=utf16_length)
 MAX_POLL_SECONDS = 50
 DRAFT_INTERVAL = 0.5
 EDIT_INTERVAL = 1.5
-TYPING_DELAY = 0.3
 MAX_BUTTONS = 30
 MAX_FILE_BYTES = 50_000_000
 """The limit for uploads by bots: https://core.telegram.org/bots/api#senddocument."""
@@ -125,8 +124,6 @@ class TelegramChannel:
         await self._require_connection().sender.draft(message, key=key)
 
     async def show_typing(self, address: Address) -> None:
-        # A quick answer needs no typing indicator, and must not wait behind the request for one.
-        await asyncio.sleep(TYPING_DELAY)
         await self._require_connection().sender.show_typing(address)
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:

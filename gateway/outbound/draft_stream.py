@@ -26,8 +26,8 @@ LAST_EDIT_TIMEOUT = 10.0
 FIRST_DRAFT_DELAY = 0.3
 """Seconds from the first words to the first draft. Channels that allow faster updates than this skip the delay."""
 
-TYPING_DELAY = 0.02
-"""Seconds before the typing status is shown. A faster answer does not need it."""
+TYPING_DELAY = 0.3
+"""Seconds before the typing status is shown. A faster answer does not need it, and must not wait behind its request."""
 
 TYPING_INTERVAL = 4.0
 """Seconds between two typing requests. Platforms show the status for about five."""
@@ -162,15 +162,18 @@ class DraftStream:
         self._changed.set()
         if not is_first or self._channel is None:
             return
-        can = abilities_of(self._channel)
-        has_drafts = can.drafts is not None and can.drafts.can_draft(self._template.address)
-        if has_drafts or can.edits is not None:
-            drafts = can.drafts if has_drafts else None
-            start = partial(self._start, "draft", partial(self._stream, self._channel, drafts, can.edits))
+        can, loop = abilities_of(self._channel), asyncio.get_running_loop()
+        drafts = can.drafts if can.drafts is not None and can.drafts.can_draft(self._template.address) else None
+        if drafts is not None:
+            pace = drafts.draft_pace
+        elif can.edits is not None:
+            pace = can.edits.edit_pace
         else:
             return
-        # In the next iteration of the loop: an answer that is complete by then needs no draft.
-        self._handles.append(asyncio.get_running_loop().call_soon(start))
+        start = partial(self._start, "draft", partial(self._stream, self._channel, drafts, can.edits, pace))
+        # An answer that is complete by then needs no draft, and costs no task.
+        delay = FIRST_DRAFT_DELAY if pace >= FIRST_DRAFT_DELAY else 0.0
+        self._handles.append(loop.call_later(delay, start) if delay else loop.call_soon(start))
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -181,11 +184,8 @@ class DraftStream:
 
         self._tasks.append(asyncio.create_task(run(), name=f"{name}:{self._turn}"))
 
-    async def _stream(self, channel: Channel, drafts: Drafts | None, edits: Edits | None) -> None:
+    async def _stream(self, channel: Channel, drafts: Drafts | None, edits: Edits | None, pace: float) -> None:
         parts = GrowingText(self._part_size, channel.text_limit.measure) if edits is not None else None
-        pace = drafts.draft_pace if drafts is not None else edits.edit_pace if edits is not None else 0.0
-        if pace >= FIRST_DRAFT_DELAY:
-            await self._sleep(FIRST_DRAFT_DELAY)
         while True:
             await self._changed.wait()
             if drafts is None:

@@ -268,6 +268,23 @@ async def test_a_failing_turn_raises_its_own_exception_while_streaming(tmp_path:
                 raise ValueError("the turn")
 
 
+async def test_an_answer_that_is_complete_at_once_starts_no_draft(tmp_path: Path) -> None:
+    class SlowPace(EditableWire):
+        edit_pace = 1.5
+
+    wire = SlowPace()
+    async with posting(tmp_path, wire) as post:
+        async with post.delivery.stream_draft(HELLO, turn="t") as draft:
+            draft.show(["hello"])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("draft")]
+        await post.say(HELLO, "t", turn="t")
+        await post.arrived()
+    assert wire.texts == ["hello"]
+    assert wire.edits == []
+
+
 async def test_a_bug_in_a_draft_does_not_cost_the_answer(tmp_path: Path) -> None:
     class Broken(DraftWire):
         async def draft(self, message: Outbound, *, key: str) -> None:
