@@ -102,7 +102,7 @@ class GuestBook:
         return Person.of(address, sender) in self.guests
 
     def is_owner(self, address: Address, sender: Sender) -> bool:
-        guest = self.guests.get(Person.of(address, sender))
+        guest = self.guests.get(Person.of(address, sender)) if self.guests else None
         return guest is not None and guest.is_owner
 
     def is_revoked(self, address: Address, sender: Sender) -> bool:

@@ -87,11 +87,11 @@ def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) 
     is_listed = sender.id in rules.allow
     if not is_listed and live.guest_book.is_revoked(address, sender):
         return False  # In groups too, until they are approved again.
-    # A group may be listed under its current id, under its first id, or by its server.
-    peers = {address.peer, live.first_address(address).peer, *filter(None, [guild])}
     if address.kind is PeerKind.DIRECT:
         is_known = rules.dm_policy is DmPolicy.PAIRING and live.guest_book.is_guest(address, sender)
         return rules.dm_policy is DmPolicy.OPEN or is_listed or is_known
+    # A group may be listed under its current id, under its first id, or by its server.
+    peers = {address.peer, live.first_address(address).peer, *filter(None, [guild])}
     return rules.group_policy is GroupPolicy.OPEN or (
         rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)
     )
