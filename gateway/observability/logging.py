@@ -224,7 +224,10 @@ class SecretMask:
         self._pattern = re.compile(alternatives) if spellings else None
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return {name: self._mask(value) for name, value in event.items()}
+        # Most values are texts and numbers, and each message is logged.
+        return {
+            name: self._mask_text(value) if type(value) is str else self._mask(value) for name, value in event.items()
+        }
 
     def _mask(self, value: object) -> Json:
         match value:
@@ -238,13 +241,14 @@ class SecretMask:
                 return self._mask_text(str(value))
 
     def _mask_text(self, text: str) -> str:
-        text = _encodable(text)
+        if not text.isascii():
+            text = _encodable(text)
         return self._pattern.sub("***", text) if self._pattern else text
 
 
 def _encodable(text: str) -> str:
     """Replace lone surrogates, which JSON cannot carry."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    return text.encode(errors="replace").decode()
 
 
 # Messages of asyncio contain addresses, times and descriptors, which differ each time.
