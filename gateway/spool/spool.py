@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -219,9 +219,10 @@ async def retry_while_full(
     work: Callable[[], Awaitable[_T]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> _T:
     """Repeat `work` with backoff while it raises `SpoolFull`, which means that none of it was stored."""
-    waits = backoff_delays()
+    waits: Iterator[float] | None = None
     while True:
         try:
             return await work()
         except SpoolFull:
+            waits = waits or backoff_delays()
             await sleep(next(waits))

@@ -73,6 +73,11 @@ def system_prompt(template: str, facts: PromptFacts, notes: str = "") -> str:
     return "\n\n".join(filter(None, (filled.rstrip(), notes, rest)))
 
 
+@lru_cache(maxsize=_MAX_CACHED_NOTES)
+def _notes_file(folder: Path, scope: str) -> Path:
+    return folder / file_name(scope)
+
+
 def quote_notes(notes: Sequence[str]) -> str:
     """Quote the newest notes, oldest first. They are presented to the model as information, never as instructions."""
     lines: list[str] = []
@@ -144,7 +149,7 @@ class TurnContext:
 
     def notes_path(self, job: Job) -> Path:
         """Return the notes file of the conversation that `job` belongs to."""
-        return self._notes_folder / file_name(job.scope)
+        return _notes_file(self._notes_folder, job.scope)
 
     async def choose_agent(self, job: Job) -> tuple[ConfiguredAgent, MeteredProvider]:
         """Return the agent that answers, and its provider, charged to the sender."""

@@ -169,8 +169,8 @@ class TurnUsage:
 
     def entry(self) -> entries.Usage | None:
         """Return the uncommitted charges as a transcript entry has them."""
-        if not self._unrecorded:
-            return None
+        if len(self._unrecorded) <= 1:
+            return self._unrecorded[0] if self._unrecorded else None
         return entries.Usage(
             input_tokens=sum(each.input_tokens for each in self._unrecorded),
             output_tokens=sum(each.output_tokens for each in self._unrecorded),
