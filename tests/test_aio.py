@@ -3,7 +3,7 @@ from itertools import islice
 
 import pytest
 
-from gateway.aio import ShutdownRequest, TurnSlot, backoff_delays, finish_before_cancel
+from gateway.aio import KeyedLocks, ShutdownRequest, TurnSlot, backoff_delays, finish_before_cancel
 from tests.polling import until
 
 
@@ -180,3 +180,35 @@ async def test_a_second_cancellation_takes_effect_at_once() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not job.has_finished
+
+
+async def test_a_keyed_lock_passes_on_in_order_and_leaves_nothing_behind() -> None:
+    locks, order = KeyedLocks(), list[int]()
+
+    async def work(number: int) -> None:
+        await locks.acquire("a")
+        order.append(number)
+        await asyncio.sleep(0)
+        locks.release("a")
+
+    await locks.acquire("b")
+    await asyncio.gather(*(work(number) for number in range(5)))
+    assert order == [0, 1, 2, 3, 4]
+    assert len(locks) == 1
+    locks.release("b")
+    assert len(locks) == 0
+
+
+async def test_a_cancelled_waiter_does_not_keep_a_keyed_lock() -> None:
+    locks = KeyedLocks()
+    await locks.acquire("a")
+    cancelled, passed_over, last = [asyncio.create_task(locks.acquire("a"), name=f"waiter:{n}") for n in range(3)]
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    locks.release("a")  # Passes the lock to `passed_over`, which is cancelled before it can run.
+    passed_over.cancel()
+    await last
+    assert cancelled.cancelled()
+    assert passed_over.cancelled()
+    locks.release("a")
+    assert len(locks) == 0

@@ -3,11 +3,9 @@
 A message that the platform delivers twice is a `Duplicate`: see `MarkSeen` in `gateway/spool/operations.py`.
 """
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from weakref import WeakValueDictionary
 
 import structlog
 from msgspec.structs import replace
@@ -17,6 +15,7 @@ from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import UnknownSenders
 from gateway.access.rate_limit import RateCheck, RateLimiter
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
+from gateway.aio import KeyedLocks
 from gateway.commands.command import Call, CommandKind
 from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_command
 from gateway.commands.registry import APPROVE, DENY
@@ -76,8 +75,8 @@ class Intake:
         self._rate_limiter = RateLimiter()
         self._backlog_answers = RateLimiter()
         self._is_closed = False
-        # Messages of a scope are accepted one after the other. A lock exists only while a message uses it.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Messages of a scope are accepted one after the other.
+        self._scopes = KeyedLocks()
 
     def close(self) -> None:
         """Accept nothing more: `deliver` raises `NotAccepted` from now on."""
@@ -176,7 +175,8 @@ class Intake:
                 raise Duplicate("This command was seen before.")
             await self._run_now(parsed, inbound, routed, owner=owner)
             return Verdict.ACCEPTED
-        async with self._locks.setdefault(routed.scope, asyncio.Lock()):
+        await self._scopes.acquire(routed.scope)
+        try:
             active = self._sessions.active(routed.scope)
             is_plain = parsed is None and not inbound.attachments
             decision = parse_decision(inbound.text) if is_plain and self._approvals.open_questions else None
@@ -191,6 +191,8 @@ class Intake:
                 await self._run_now(parsed, inbound, routed, owner=owner)
             else:
                 await self._inbox.accept(inbound, routed, parsed)
+        finally:
+            self._scopes.release(routed.scope)
         return Verdict.ACCEPTED
 
     async def _run_now(self, parsed: ParsedCommand, inbound: Inbound, routed: Routed, *, owner: bool) -> None:

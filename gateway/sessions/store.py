@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
-from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
-from gateway.aio import WorkerThread, finish_before_cancel
+from gateway.aio import KeyedLocks, WorkerThread, finish_before_cancel
 from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
@@ -57,7 +56,7 @@ class SessionStore:
         self.flusher = Flusher(disk, self.index, self.disk_thread, journal)
         self._journal = journal
         self._clock = clock
-        self._append_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._appends = KeyedLocks()
         self._removal = asyncio.Lock()
         self._is_recovered = False
 
@@ -138,18 +137,18 @@ class SessionStore:
         is_active: bool = False,
     ) -> list[Entry]:
         # Without a journal nothing is awaited between the seq and its use, so there is nothing to lock.
-        lock = None if self._journal is None else self._append_lock(key)
-        if lock is not None:
-            await lock.acquire()
+        is_locked = self._journal is not None
+        if is_locked:
+            await self._appends.acquire(key)
         try:
             state = self.index.require(key)
             self.cache.require_sound(key)
             stamped, lines = self._stamp(make_entries(), after=state.seq)
         except BaseException:
-            if lock is not None:
-                lock.release()
+            if is_locked:
+                self._appends.release(key)
             raise
-        await self._commit(key, stamped, lines, also, then, is_active=is_active, lock=lock)
+        await self._commit(key, stamped, lines, also, then, is_active=is_active, is_locked=is_locked)
         return stamped
 
     async def _commit(
@@ -162,12 +161,12 @@ class SessionStore:
         *,
         is_active: bool = False,
         created: SessionState | None = None,
-        lock: asyncio.Lock | None = None,
+        is_locked: bool = False,
     ) -> None:
         """Commit entries to the journal, then to memory and to the transcript."""
         # The journal, the memory and the transcript have to agree, even if the caller is cancelled:
-        # 1. Only one append of a session has a seq and waits for the journal (`lock`). If the journal refuses it, its
-        #    seq is free again.
+        # 1. Only one append of a session has a seq and waits for the journal. If the journal refuses it, its seq is
+        #    free again.
         # 2. After the commit the journal calls `apply` on the event loop, before any waiter, and even if the caller
         #    was cancelled.
         # 3. `apply` changes the memory and hands the lines to the disk thread in one step. So the transcript gets
@@ -177,8 +176,8 @@ class SessionStore:
         write = partial(self.disk.append, key, data, is_new=created is not None)
 
         def apply(refusal: BaseException | None) -> None:
-            if lock is not None:
-                lock.release()
+            if is_locked:
+                self._appends.release(key)
             if refusal is not None:
                 return
             if self._apply(key, stamped, len(data), is_active=is_active, created=created) and stamped:
@@ -201,9 +200,6 @@ class SessionStore:
         if then is not None:
             then()
 
-    def _append_lock(self, key: str) -> asyncio.Lock:
-        return self._append_locks.setdefault(key, asyncio.Lock())
-
     @asynccontextmanager
     async def removing(self, keys: Sequence[str]) -> AsyncIterator[None]:
         """Let no entry be appended to these sessions, while a commit removes them from the index.
@@ -213,7 +209,8 @@ class SessionStore:
         # One removal at a time, since two of them could wait for each other's lock.
         async with self._removal, AsyncExitStack() as locks:
             for key in keys:
-                await locks.enter_async_context(self._append_lock(key))
+                await self._appends.acquire(key)
+                locks.callback(self._appends.release, key)
             yield
 
     def forget(self, key: str) -> None:
