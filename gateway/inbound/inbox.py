@@ -68,7 +68,7 @@ class Inbox:
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
         # A reading command is about the active session, even a closed one. Anything else starts a new session then.
         session = self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
-        if parsed is None and session is not None:
+        if parsed is None and session is not None and not self._sessions.is_loaded(session.key):
             try:
                 # The turn would read the session next. So a message is never accepted into one that cannot be read.
                 await self._sessions.load_meta(session.key)

@@ -177,17 +177,16 @@ class Intake:
             return Verdict.ACCEPTED
         await self._scopes.acquire(routed.scope)
         try:
-            active = self._sessions.active(routed.scope)
             is_plain = parsed is None and not inbound.attachments
             decision = parse_decision(inbound.text) if is_plain and self._approvals.open_questions else None
-            if decision is not None and active is not None:
+            if decision is not None and (active := self._sessions.active(routed.scope)) is not None:
                 # A plain yes or no is the answer to a question that is open in this chat.
                 question = self._approvals.find_in_chat(inbound, active.key, is_owner=owner)
                 if question is not None:
                     parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
             kind = parsed.command.kind if parsed is not None else None
-            is_run_now = kind is CommandKind.ORDERED or (kind is CommandKind.READING and active is None)
-            if parsed is not None and is_run_now:
+            is_unread = kind is CommandKind.READING and self._sessions.active(routed.scope) is None
+            if parsed is not None and (kind is CommandKind.ORDERED or is_unread):
                 await self._run_now(parsed, inbound, routed, owner=owner)
             else:
                 await self._inbox.accept(inbound, routed, parsed)

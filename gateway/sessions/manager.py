@@ -312,9 +312,8 @@ class SessionManager:
     ) -> builtins.list[Entry]:
         """Append entries to a session, and return them with their `seq` and `ts`. `also` is committed with them.
 
-        Entries keep the order of the calls. If the journal refuses them, this raises and nothing has happened. If the
-        disk refuses them later, they are kept and retried, and `trouble` reports it. Cancelling the caller does not
-        stop a commit, and `then` is called after it.
+        If the journal refuses them, this raises and nothing has happened. If the disk refuses them later, they are kept
+        and retried. Cancelling the caller does not stop a commit, and `then` is called after it.
         """
         return await self._store.append(key, entries, also=also, then=then)
 
@@ -374,6 +373,10 @@ class SessionManager:
         entries = tuple(await self._store.cache.load(key, self._window))
         return Session(key=key, meta=meta_of(key, self._store.index.require(key)), entries=entries)
 
+    def is_loaded(self, key: str) -> bool:
+        """Return whether the history of a session is in the cache, so that `load` reads nothing."""
+        return self._store.cache.get(key, self._window) is not None
+
     async def load_meta(self, key: str) -> SessionMeta:
         """Load a session into the cache, and return the facts about it. Raises `Refused` as `load`."""
         await self._store.cache.load(key, self._window)
@@ -388,9 +391,8 @@ class SessionManager:
         self, key: str, *, turn: str | None = None
     ) -> tuple[builtins.list[Message], builtins.list[Message]]:
         """Return `history` in two parts: the messages before `turn`, and those of `turn`."""
-        return await self._store.cache.split_history(
-            key, self._window, turn=turn, max_chars=self.settings.context_chars
-        )
+        cache, max_chars = self._store.cache, self.settings.context_chars
+        return await cache.split_history(key, self._window, turn=turn, max_chars=max_chars)
 
     async def lines(self, key: str, limit: int) -> builtins.list[VisibleLine]:
         """Return the last `limit` lines that a person sees of a session, oldest first."""

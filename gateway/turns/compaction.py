@@ -242,7 +242,8 @@ class Compactor:
         is_due = tokens >= START_SHARE * self._meter.budget(request.agent)
         # Also before a message leaves the history without being in a summary, unless the operator wants just that.
         most = settings.max_messages - 1
-        if not is_due and settings.context_messages is None and (await self._sessions.load_meta(key)).messages >= most:
+        session = self._sessions.find(key)
+        if not is_due and settings.context_messages is None and session is not None and session.messages >= most:
             is_due = len(await self._sessions.history(key)) >= most
         if is_due and key not in self._running:  # One may have started during the awaits above.
             self._start(request)

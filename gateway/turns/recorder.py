@@ -184,7 +184,9 @@ class TurnRecorder:
         if following is None:
             self._lanes.detach(job.session)
         self._delivery.post(parts)
-        await asyncio.sleep(0)  # Lets the answer be sent first. The rest can wait.
+        # Lets the answer be sent first: its task starts in the next iteration of the loop, and writes in the one after.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         took_ms, messages = state.elapsed_ms, len(state.jobs)
         self._metrics.turn_finished(job.inbound.address.channel, outcome, messages=messages, took_ms=took_ms)
         log.info(
