@@ -230,3 +230,17 @@ async def test_close_stores_delayed_commits(tmp_path: Path) -> None:
         await delayed
     async with await Spool.open(tmp_path) as again:
         assert (await again.stats()).seen == 1
+
+
+async def test_a_bug_in_one_callback_does_not_cost_the_other_callers_their_outcome(spool: Spool) -> None:
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+
+    def fail(_error: BaseException | None) -> None:
+        raise ValueError("a bug")
+
+    first = asyncio.create_task(spool.commit(SetFact(name="a", value="1"), on_done=fail), name="first")
+    second = asyncio.create_task(spool.commit(SetFact(name="b", value="2")), name="second")
+    await asyncio.gather(first, second)
+    assert await spool.facts() == {"a": "1", "b": "2"}
+    assert [str(context["exception"]) for context in reported] == ["a bug"]
