@@ -69,8 +69,9 @@ async def test_a_message_to_a_closed_session_is_answered_in_a_new_one(tmp_path: 
 
 
 async def test_a_message_is_answered_in_a_new_session_if_the_transcript_is_missing_at_the_start(tmp_path: Path) -> None:
-    async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
+    async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
         await ask(chat, "an older session")
+        await daemon.sessions.flush()
         before = transcript(tmp_path)
         await ask(chat, "/new")
         await ask(chat, "one")

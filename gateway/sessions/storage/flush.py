@@ -164,7 +164,8 @@ class Flusher:
     def _delete(self, delete: Callable[[], None], successor: str | None) -> None:
         if successor is not None:
             try:
-                transcript.sync(self._disk.path(successor), self._disk.fsync)
+                # The disk thread returns the path once it has written the lines that were posted before.
+                transcript.sync(self._disk_thread.call(partial(self._disk.path, successor)), self._disk.fsync)
             except OSError as error:  # The next flush reports it.
                 log.warning("highest_number_not_persisted", session=successor, reason=str(error))
         self._disk_thread.call(delete)
