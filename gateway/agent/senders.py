@@ -24,15 +24,18 @@ def with_sender(message: UserMessage) -> str:
     if message.is_ours:
         return message.text
     text = escape_markers(message.text)
-    name, sender_id = sanitize_name(message.sender), sanitize_name(message.sender_id)
     if not message.sender and not message.sender_id:
         return text
+    name, sender_id = sanitize_name(message.sender), sanitize_name(message.sender_id)
     sender = f'"{name}", id "{sender_id}"' if name and sender_id else f'"{name or sender_id}"'
     return f"[message from {sender}]\n{text}"
 
 
 def escape_markers(text: str) -> str:
     """Escape everything in `text` that looks like the gateway's own words."""
+    # Most texts have no bracket at all, and each request has all texts of its window.
+    if "[" not in text and text.isascii():
+        return text
     return _OUR_MARKER.sub(r"\\\g<0>", text)
 
 

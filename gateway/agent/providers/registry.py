@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import cast
 
@@ -20,6 +21,7 @@ _OPENERS = {
     "anthropic": "gateway.agent.providers.anthropic:open_anthropic",
 }
 """Import paths by kind, so that only the kinds in use are imported."""
+_MODELS_CACHED = 64
 
 
 def open_provider(settings: ProviderSettings, *, name: str = "<id>") -> Provider:
@@ -47,6 +49,7 @@ class ProviderRegistry:
     def for_agent(self, own: str, model: str | None, fallbacks: Iterable[str]) -> ResilientProvider:
         """Return an agent's provider. `model` is a name at the provider `own`; `fallbacks` are full names."""
 
+        @lru_cache(maxsize=_MODELS_CACHED)  # Each charge looks up its model. People may choose any name.
         def candidate(provider: str, model: str | None) -> Candidate:
             settings = self._settings[provider]
             info = describe(provider, settings, model)

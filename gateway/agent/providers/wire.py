@@ -158,7 +158,7 @@ def _with_unique_ids(messages: Iterable[Message]) -> Iterator[Message]:
 
 def _visible(message: UserMessage, *, sees_images: bool) -> list[Picture]:
     """Return the pictures for a model that sees images. For others, the text names them."""
-    return [picture for picture in message.pictures if picture.data and sees_images]
+    return [picture for picture in message.pictures if picture.data] if sees_images and message.pictures else []
 
 
 def _accepted_name(tool: str) -> str:
