@@ -14,7 +14,16 @@ _TAGS = {"strong": "b", "em": "i", "s": "s"}
 _TAG = re.compile(r"<[^>]*>")
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
 
+# What a text without Markdown does not contain: a mark of inline markup, a line that starts with anything but a letter,
+# or whitespace that the parser would normalise.
+_MARKUP = re.compile(r"[\\`*_\[\]<&~|\x00-\x09\x0b-\x1f]|^[^\w\n]|^\d|[^\S\n]$|\A\n|\n\Z|\n{3}", re.MULTILINE)
+
 _parser = Parser(lambda url: url.strip().lower().startswith(_SCHEMES))
+
+
+def is_plain(markdown: str) -> bool:
+    """Return whether a text is certainly free of Markdown, so that it looks the same without being rendered."""
+    return _MARKUP.search(markdown) is None
 
 
 def render(markdown: str) -> str:

@@ -12,7 +12,7 @@ import structlog
 
 from channels.telegram.api import BotApi, OutgoingText
 from channels.telegram.errors import MarkupRefused
-from channels.telegram.markup import render, visible_length
+from channels.telegram.markup import is_plain, render, visible_length
 from channels.telegram.wire import keyboard, target_of
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind, Receipt, TextLimit
 from gateway.errors import Transient, Undeliverable
@@ -103,6 +103,8 @@ class TelegramSender:
 
     async def _format(self, plain: OutgoingText) -> OutgoingText:
         """Render Markdown as Telegram's HTML, in a thread if the text is long."""
+        if is_plain(plain.text):
+            return plain
         is_short = len(plain.text) <= MAX_INLINE_FORMATTING
         html = render(plain.text) if is_short else await asyncio.to_thread(render, plain.text)
         # A link definition alone renders as nothing, and a table drawn in columns may be longer than its source.

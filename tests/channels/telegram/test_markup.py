@@ -1,8 +1,10 @@
+import html
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.telegram.markup import render, visible_length
+from channels.telegram.markup import is_plain, render, visible_length
 from gateway.text import utf16_length
 from tests.channels.telegram.bot_api import is_html, links, visible
 
@@ -22,6 +24,32 @@ PIECES = st.sampled_from(
             "[![i](http://a)](http://b)",
             '"',
             "[x](tg://user?id=1)",
+        ),
+    ]
+)
+EDGES = st.sampled_from(
+    [
+        *("a", "Word", "é", "ß", "1", "1)", "2.", "+ ", "- ", "=", "===", "---", "\n", "\n\n", " ", "  ", "\t", "\r"),
+        *(
+            "\xa0",
+            "\u2028",
+            "\x85",
+            "\x0c",
+            "\x00",
+            "!",
+            "(",
+            ")",
+            "#",
+            ">",
+            ":",
+            "://",
+            "www.",
+            "@",
+            "^",
+            "$",
+            "{",
+            "}",
+            '"',
         ),
     ]
 )
@@ -94,3 +122,21 @@ def test_rendering_drops_no_word(pieces: list[str]) -> None:
 def test_the_visible_length_ignores_tags(markdown: str) -> None:
     html = render(markdown)
     assert visible_length(html) == utf16_length(visible(html).strip())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Good day!",
+        "It's 3 > 2, isn't it?\nYes (see https://a.b/c-d).",
+        "One.\n\nÜber two, a + b = c #4: - yes",
+        "日本語。",
+    ],
+)
+def test_a_text_without_markdown_is_plain(text: str) -> None:
+    assert is_plain(text)
+
+
+@given(st.one_of(st.text(), st.lists(st.one_of(PIECES, EDGES, st.text(max_size=2))).map("".join)))
+def test_a_plain_text_is_its_own_rendering(text: str) -> None:
+    assert not is_plain(text) or not text or render(text) == html.escape(text)

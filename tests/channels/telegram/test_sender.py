@@ -23,6 +23,13 @@ async def test_notices_of_the_gateway_are_not_rendered_as_markdown(channel: Chan
     assert "parse_mode" not in sent.fields
 
 
+async def test_a_text_without_markdown_is_sent_as_it_is(channel: Channel, api: FakeBotApi) -> None:
+    await channel.send(replace(REPLY, text="It's 3 > 2."), key="k1")
+    sent = await api.called("sendMessage")
+    assert sent.fields["text"] == "It's 3 > 2."
+    assert "parse_mode" not in sent.fields
+
+
 @pytest.mark.parametrize("refused", [UNPARSABLE, refusal(400, "Bad Request: ENTITIES_TOO_LONG")])
 async def test_a_text_whose_formatting_is_rejected_is_sent_as_plain_text(
     channel: Channel, api: FakeBotApi, refused: tuple[int, Json]
