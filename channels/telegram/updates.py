@@ -154,6 +154,8 @@ def find_growing_albums(received: Sequence[ReceivedUpdate], seen: Container[int]
 
     An album that has gained no part since the last look, so that all of its ids are in `seen`, is complete.
     """
+    if not any(each.album for each in received):
+        return set()
     last_groups = [groups[-1] for groups in group_by_chat(received).values()]
     growing = [group for group in last_groups if group[0].album and any(each.id not in seen for each in group)]
     return {each.id for group in growing for each in group}

@@ -117,7 +117,8 @@ class FakeBotApi:
         if (status, body) == DROP and request.transport is not None:
             request.transport.abort()
         text = body if isinstance(body, str) else json.dumps(body)
-        return web.Response(status=status or 500, text=text, content_type="application/json")
+        body = text.encode(errors="surrogateescape")  # A test may send what is not UTF-8.
+        return web.Response(status=status or 500, body=body, content_type="application/json")
 
     async def serve_file(self, request: web.Request) -> web.StreamResponse:
         if self.scripted["file"]:

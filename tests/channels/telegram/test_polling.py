@@ -1,6 +1,7 @@
 """The polling loop. The tests control its pauses, and end it by a rejected token."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,7 +12,18 @@ from channels.telegram.updates import UpdateHandler
 from config import ChannelSettings, Secret
 from gateway.contract import Inbound, Verdict
 from gateway.errors import AuthRejected, NotAccepted
-from tests.channels.telegram.bot_api import ADA, BOB, CONFLICT, DROP, TEST_TIMEOUT, TOKEN, FakeBotApi, Json, refusal
+from tests.channels.telegram.bot_api import (
+    ADA,
+    BOB,
+    CONFLICT,
+    DROP,
+    TEST_TIMEOUT,
+    TOKEN,
+    FakeBotApi,
+    Json,
+    refusal,
+    text_update,
+)
 from tests.channels.telegram.harness import Core, PulseRecorder, channel_context, opened, running
 
 REVOKED = refusal(401, "Unauthorized")
@@ -204,6 +216,18 @@ async def test_an_unparsable_update_does_not_block_others(api: FakeBotApi, core:
     await api.say("hello")
     assert (await core.next_message()).text == "hello"
     await api.acknowledged()
+
+
+@pytest.mark.parametrize("body", [r'"half a \ud83d pair"', '"\udcff is not UTF-8"'])
+async def test_a_text_that_is_not_unicode_does_not_block_others(
+    api: FakeBotApi, core: Core, pulse: PulseRecorder, body: str
+) -> None:
+    odd = json.dumps(text_update("odd", 1)).replace('"odd"', body)
+    api.scripted["getUpdates"].append((200, f'{{"ok": true, "result": [{odd}, {json.dumps(text_update("fine", 2))}]}}'))
+    async with running(opened(api, pulse), core.deliver, pulse):
+        while (await core.next_message()).text != "fine":
+            pass
+    assert len(pulse.states) == 1, "the poll has failed"
 
 
 @pytest.mark.usefixtures("channel")
