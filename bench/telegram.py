@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -44,27 +43,6 @@ model = "m"
 [providers.local]
 kind = "openai"
 base_url = "{model}"
-"""
-
-LAG = """
-import asyncio, time
-def load():
-    import channels.telegram
-async def main():
-    lags = []
-    async def watch():
-        while True:
-            began = time.perf_counter()
-            await asyncio.sleep(0.005)
-            lags.append(time.perf_counter() - began - 0.005)
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(0.05)
-    began = time.perf_counter()
-    await asyncio.to_thread(load)
-    took = time.perf_counter() - began
-    watching.cancel()
-    print(took, max(lags), sorted(lags)[len(lags) * 99 // 100])
-asyncio.run(main())
 """
 
 
@@ -140,7 +118,6 @@ def rows() -> Iterator[Row]:
     yield _row("one chat, p50", sdk, ours, lambda each: each.one.took, unit=" ms", bot="bot with SDK")
     yield _row("one chat, CPU per message", sdk, ours, lambda each: each.one.cpu, unit=" ms", bot="bot with SDK")
     yield _row(f"{chats}, CPU per message", sdk, ours, lambda each: each.many.cpu, unit=" ms", bot="bot with SDK")
-    yield _lag()
 
 
 def _row(
@@ -166,19 +143,6 @@ def _row(
         baseline=f"{bot}: {median(map(value, bare)):.1f}{unit}",
         target=target,
         is_met=met > len(ratios) / 2,
-    )
-
-
-def _lag() -> Row:
-    """Report how long the import of the channel, in a thread, blocks the event loop. It has no target."""
-    done = subprocess.run([sys.executable, "-c", LAG], check=True, capture_output=True, text=True)
-    took, worst, high = (float(part) * 1000 for part in done.stdout.split())
-    return Row(
-        what="event-loop lag while the Telegram channel is imported",
-        measured=f"p99 {high:.0f} ms, worst {worst:.0f} ms",
-        baseline=f"the import: {took:.0f} ms",
-        target="reported",
-        is_met=True,
     )
 
 
