@@ -37,16 +37,21 @@ class Process:
     counter: Path
 
     def usage(self) -> Usage:
-        threads = list(Path(f"/proc/{self.pid}/task").iterdir())
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return Usage(
-            cpu_ms=(int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK"),
-            switches=sum(_switches(each / "status") for each in threads),
+            cpu_ms=_cpu_ms(Path(f"/proc/{self.pid}/stat")),
+            switches=sum(_switches(each / "status") for each in self._threads()),
             iterations=int(struct.unpack("q", self.counter.read_bytes())[0]),
         )
 
+    def cpu_by_thread(self) -> dict[int, float]:
+        """Return the CPU milliseconds of each thread, by its id. The main thread has the id of the process."""
+        return {int(each.name): _cpu_ms(each / "stat") for each in self._threads()}
+
     def memory_mb(self) -> float:
         return memory_mb(self.pid)
+
+    def _threads(self) -> list[Path]:
+        return list(Path(f"/proc/{self.pid}/task").iterdir())
 
 
 @contextmanager
@@ -78,6 +83,11 @@ def memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(kilobytes) / 1024
+
+
+def _cpu_ms(stat: Path) -> float:
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _switches(status: Path) -> int:

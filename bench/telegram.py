@@ -3,19 +3,17 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from bench.bot_api import TOKEN, BotApi, served
-from bench.daemon import GATEHOUSE, free_port
+from bench.bots import Bot, bare, gatehouse, started
 from bench.model_server import served as model_served
 from bench.model_server import set_delay
-from bench.process import Process, Usage, run
+from bench.process import Usage
 from bench.table import Row
 
 RUNS = int(os.environ.get("BENCH_RUNS", "10"))
@@ -26,24 +24,6 @@ SLOW_MODEL = 0.2
 TRIP, TRIP_CPU, RATE, RATE_CPU, SLOW_RATE, START = 1.5, 1.7, 0.65, 1.6, 0.9, 0.6
 """The targets, as ratios to the bot with plain aiohttp."""
 MEMORY_MB = 90
-
-CONFIG = """
-[gateway]
-data_dir = "{home}/data"
-[http]
-port = {port}
-[channels.telegram]
-token = "{token}"
-api_base = "{api}"
-dm_policy = "open"
-rate_limit = 0
-[agents.main]
-provider = "local"
-model = "m"
-[providers.local]
-kind = "openai"
-base_url = "{model}"
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +50,6 @@ class Measured:
     many: Phase
     slow: Phase
     """Many chats, and a model that takes 200 ms."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bot:
-    api: BotApi
-    process: Process
-    start: float
 
 
 def rows() -> Iterator[Row]:
@@ -150,9 +123,9 @@ async def _measured(model: str, home: Path) -> tuple[Measured, Measured, Measure
     """Measure the bots and Gatehouse in alternation, so that other load on the machine affects all of them equally."""
     async with (
         asyncio.timeout(600),
-        _started(lambda api: _bare(api, model, "aiohttp"), home) as plain,
-        _started(lambda api: _bare(api, model, "sdk"), home) as sdk,
-        _started(lambda api: _gatehouse(api, model, home), home) as ours,
+        started(lambda api: bare(api, model, "aiohttp"), home) as plain,
+        started(lambda api: bare(api, model, "sdk"), home) as sdk,
+        started(lambda api: gatehouse(api, model, home), home) as ours,
     ):
         bots = (plain, sdk, ours)
         await asyncio.sleep(2)
@@ -169,28 +142,7 @@ async def _measured(model: str, home: Path) -> tuple[Measured, Measured, Measure
     return first, second, third
 
 
-def _bare(api: str, model: str, client: str) -> list[str]:
-    return [sys.executable, str(Path(__file__).with_name("bare_bot.py")), api, f"{model}/plain", TOKEN, client]
-
-
-def _gatehouse(api: str, model: str, home: Path) -> list[str]:
-    config = home / "gatehouse.toml"
-    config.write_text(CONFIG.format(home=home, api=api, model=f"{model}/plain", token=TOKEN, port=free_port()))
-    config.chmod(0o600)
-    return [GATEHOUSE, "--config", str(config), "run"]
-
-
-@asynccontextmanager
-async def _started(command: Callable[[str], list[str]], home: Path) -> AsyncIterator[_Bot]:
-    """Run a bot. It has answered one message when the block begins."""
-    async with served() as api:
-        began = perf_counter()
-        with run(command(api.url), home=home) as process:
-            await api.ask(1)
-            yield _Bot(api=api, process=process, start=(perf_counter() - began) * 1000)
-
-
-async def _one_chat(bots: tuple[_Bot, ...]) -> list[Phase]:
+async def _one_chat(bots: tuple[Bot, ...]) -> list[Phase]:
     """Ask each bot in turn, one message at a time."""
     took: list[list[float]] = [[] for _ in bots]
     before = [bot.process.usage() for bot in bots]
@@ -205,7 +157,7 @@ async def _one_chat(bots: tuple[_Bot, ...]) -> list[Phase]:
     ]
 
 
-async def _many_chats(bot: _Bot) -> Phase:
+async def _many_chats(bot: Bot) -> Phase:
     async def talk(chat: int) -> None:
         for _ in range(EACH):
             await bot.api.ask(chat)
@@ -217,7 +169,7 @@ async def _many_chats(bot: _Bot) -> Phase:
     return await _phase(bot, before, took=(perf_counter() - began) * 1000, messages=CHATS * EACH)
 
 
-async def _phase(bot: _Bot, before: Usage, *, took: float, messages: int) -> Phase:
+async def _phase(bot: Bot, before: Usage, *, took: float, messages: int) -> Phase:
     await asyncio.sleep(0.5)  # The work after an answer is part of its cost.
     used = bot.process.usage() - before
     return Phase(
