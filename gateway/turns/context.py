@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -30,7 +31,7 @@ from gateway.turns.usage import Meter, MeteredProvider, person_of
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _NOTES_TTL = 5.0
-"""Seconds for which cached notes are used without a look at the file, which a person may edit."""
+"""Seconds for which cached notes are used without a look at the files, which a person may edit."""
 _MAX_CACHED_NOTES = 512
 _MAX_NOTES_CHARS = 2_000
 
@@ -96,17 +97,33 @@ def quote_notes(notes: Sequence[str]) -> str:
 
 
 class NotesCache:
-    """The quoted notes of recently used files."""
+    """The quoted notes of recently used files in `folder`.
 
-    def __init__(self) -> None:
+    Most scopes have no notes. One listing of the folder serves all of them, so that no message waits for the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._cache = BoundedDict[Path, tuple[str, float]](_MAX_CACHED_NOTES)
         self._changes = 0
+        # The files in the folder; None: unknown.
+        self._names: set[str] | None = None
+        self._listed_until = 0.0
 
     async def text(self, path: Path) -> str:
         """Return the notes in the file `path` as the model reads them."""
+        now = monotonic()
         text, fresh_until = self._cache.get(path, ("", 0.0))
-        if monotonic() < fresh_until:
+        if now < fresh_until:
             return text
+        changes = self._changes
+        if now >= self._listed_until:
+            # Set before the listing: turns that start during it use the one before, instead of one each.
+            self._listed_until = now + _NOTES_TTL
+            names = await asyncio.to_thread(_file_names, self._folder)
+            self._names = names if changes == self._changes else None
+        if self._names is not None and path.name not in self._names:
+            return ""
         changes = self._changes
         text = quote_notes(await asyncio.to_thread(load_notes, path))
         # A tool may have changed the file while it was read. Then the text may be old, and is not cached.
@@ -117,6 +134,18 @@ class NotesCache:
     def forget(self, path: Path) -> None:
         self._changes += 1
         self._cache.pop(path, None)
+        if self._names is not None:
+            self._names.add(path.name)
+
+
+def _file_names(folder: Path) -> set[str] | None:
+    """Return the names of the files in `folder`; None if they cannot be listed."""
+    try:
+        return set(os.listdir(folder))  # noqa: PTH208 - thousands of names; paths would cost ten times as much.
+    except FileNotFoundError:
+        return set()
+    except OSError:
+        return None
 
 
 class TurnContext:
@@ -141,7 +170,7 @@ class TurnContext:
         self._store = store
         self._now = now
         self._notes_folder = live.settings.gateway.data_dir / "memory"
-        self.notes = NotesCache()
+        self.notes = NotesCache(self._notes_folder)
 
     def now(self) -> datetime:
         """Return the time in the configured time zone."""
