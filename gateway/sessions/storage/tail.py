@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.history import is_conversation, is_summary_valid, is_turn_boundary, to_messages
+from gateway.sessions.history import is_conversation, is_summary_valid, is_turn_boundary, is_visible, to_messages
 from gateway.sessions.state import SessionState
 
 
@@ -102,6 +102,9 @@ class EnoughForHistory:
     def add(self, entry: Entry) -> None:
         if entry.turn in self._undone:
             return
+        if is_conversation(entry):
+            self._add_conversation(entry)
+            return
         match entry:
             case e.Clear():
                 self._is_cleared = True
@@ -117,8 +120,6 @@ class EnoughForHistory:
                 elif is_summary_valid(entry.summary, self._undos):
                     self._summary = entry.summary
                     self._is_summary_certain = self._knows_summary = True
-            case _ if is_conversation(entry):
-                self._add_conversation(entry)
 
     def _add_conversation(self, entry: Entry) -> None:
         newest = self._newest = self._newest or entry
@@ -137,5 +138,9 @@ class EnoughForHistory:
         if not is_of_newest and (summary is None or not summary.from_seq <= entry.seq <= summary.covers):
             self._answer.append(entry)
         if isinstance(entry, e.User):
-            self._left -= len(to_messages(reversed(self._answer)))
+            # Without tools, each visible entry is one message. Most answers have none, and this is much faster.
+            if any(type(each) is e.ToolUse for each in self._answer):
+                self._left -= len(to_messages(reversed(self._answer)))
+            else:
+                self._left -= sum(map(is_visible, self._answer))
             self._answer.clear()
