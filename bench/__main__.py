@@ -1,8 +1,11 @@
-"""`make bench`: runs all benchmarks, or those named as arguments, and prints one table."""
+"""`make bench`: runs all benchmarks, or those named as arguments, and prints one table.
+
+`profile` writes files, so it runs only if it is named.
+"""
 
 import sys
 
-from bench import commands, context, first_token, gateway, models, sessions, spool, start, telegram
+from bench import commands, context, first_token, gateway, models, profile, sessions, spool, start, telegram
 from bench.table import show
 
 PARTS = {
@@ -17,4 +20,10 @@ PARTS = {
     "context": context,
 }
 
-show(row for name, part in PARTS.items() if name in (sys.argv[1:] or PARTS) for row in part.rows())
+named = sys.argv[1:] or list(PARTS)
+if unknown := set(named) - {*PARTS, "profile"}:
+    sys.exit(f"unknown: {', '.join(sorted(unknown))}. There are {', '.join([*PARTS, 'profile'])}.")
+if parts := [part for name, part in PARTS.items() if name in named]:
+    show(row for part in parts for row in part.rows())
+if "profile" in named:
+    profile.show()

@@ -1,7 +1,7 @@
 """The table that `make bench` prints."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -21,11 +21,14 @@ def median(measure: Callable[[], float], times: int) -> float:
 
 
 def show(rows: Iterable[Row]) -> None:
-    table = [("what", "measured", "baseline, same run", "target", ""), *(_cells(row) for row in rows)]
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(table[0]))]
-    table.insert(1, tuple("-" * width for width in widths))
-    for cells in table:
-        print(" | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))
+    print_table([("what", "measured", "baseline, same run", "target", ""), *(_cells(row) for row in rows)])
+
+
+def print_table(lines: Sequence[Sequence[str]]) -> None:
+    """Print lines of cells as a Markdown table. The first line is the header."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for cells in (lines[0], ["-" * width for width in widths], *lines[1:]):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
