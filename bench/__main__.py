@@ -5,7 +5,7 @@
 
 import sys
 
-from bench import commands, context, first_token, gateway, models, profile, sessions, spool, start, telegram
+from bench import commands, context, first_token, gateway, growth, models, profile, sessions, spool, start, telegram
 from bench.table import show
 
 PARTS = {
@@ -15,6 +15,7 @@ PARTS = {
     "gateway": gateway,
     "models": models,
     "telegram": telegram,
+    "growth": growth,
     "spool": spool,
     "sessions": sessions,
     "context": context,

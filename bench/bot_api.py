@@ -37,8 +37,9 @@ class BotApi:
     async def ask(self, chat: int, text: str = "Good day!", answer: str = "") -> None:
         """Send a message, and return when the bot has written a message that contains `answer`."""
         self._number += 1
-        person = {"id": chat, "is_bot": False, "first_name": "Ada"}
-        private = {"id": chat, "type": "private", "first_name": "Ada"}
+        name = f"Ada {chat}"
+        person = {"id": chat, "is_bot": False, "first_name": name}
+        private = {"id": chat, "type": "private", "first_name": name}
         message = {
             "message_id": self._number,
             "date": int(time()),
