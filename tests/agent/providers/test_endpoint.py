@@ -29,6 +29,12 @@ async def test_text_is_streamed_as_it_arrives(api: Dialect) -> None:
     assert rest == [TokenUsage(input_tokens=11, output_tokens=7, model="fake/m")]
 
 
+async def test_an_emoji_that_is_cut_in_two_does_not_end_the_stream(api: Dialect) -> None:
+    """Some endpoints send each half of a surrogate pair in its own event. The agent loop replaces them."""
+    async with model(api, api.answer("Hi \ud83d", "\ude00!")) as (provider, _):
+        assert (await step(provider)).text == "Hi \ud83d\ude00!"
+
+
 async def test_a_tool_call_follows_the_text_complete(api: Dialect) -> None:
     call = Call("look", ['{"at"', ': "the ', 'sky"}'])
     async with model(api, api.answer("Let me see.", calls=[call])) as (provider, _):
