@@ -17,7 +17,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "gateh
 
 ROWS: dict[str, Callable[[Result], str]] = {
     "start to first answer": lambda result: f"{result.start:.1f} s",
-    "memory after the first answer": lambda result: f"{result.memory_mb:.0f} MB",
+    "memory after that answer": lambda result: f"{result.memory_mb:.0f} MB",
     "one chat, round trip p50": lambda result: _partial(result.one, f"{result.one.trip_ms:.0f} ms"),
     "one chat, CPU per message": lambda result: f"{result.one.cpu_ms:.1f} ms",
     f"{CHATS} chats, messages/s": lambda result: _partial(
