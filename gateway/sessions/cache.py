@@ -54,6 +54,9 @@ EXTRA_MESSAGES = 64
 # Entries that may be appended to a cached tail, and as many as it had, before loading a shorter one is cheaper.
 EXTRA_ENTRIES = 1024
 
+# Entries of a short session.
+SHORT_SESSION = 32
+
 # Bytes that are read at most to show a person the last lines.
 MAX_LINES_BYTES = 8 * 1024 * 1024
 
@@ -168,10 +171,9 @@ class _Load(Struct):
 
 
 class SessionCache:
-    """The last entries of recently used sessions. The least recently used go first, by number, entries and bytes.
+    """The last entries of recently used sessions. The least recently used go first, by number and by bytes.
 
-    `min_sessions` are kept even if they have more than `max_entries`, which take about 25 MB. Many short sessions fit
-    into that, so that thousands of chats in use at the same time need no reading.
+    While sessions are short, four times as many are kept, so that many new sessions at once need no reading.
     """
 
     def __init__(
@@ -181,18 +183,14 @@ class SessionCache:
         disk_thread: WorkerThread,
         clock: Callable[[], datetime],
         *,
-        min_sessions: int = 256,
-        max_sessions: int = 8192,
-        max_entries: int = 65_536,
+        max_sessions: int = 256,
         max_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._index = index
         self._disk = disk
         self._disk_thread = disk_thread
         self._clock = clock
-        self._min_sessions = min_sessions
         self._max_sessions = max_sessions
-        self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._sessions: OrderedDict[str, _CachedSession] = OrderedDict()
         self._bytes = 0
@@ -321,8 +319,8 @@ class SessionCache:
     def _evict(self) -> None:
         while self._sessions and (
             self._bytes > self._max_bytes
-            or len(self._sessions) > self._max_sessions
-            or (len(self._sessions) > self._min_sessions and self._entry_count > self._max_entries)
+            or len(self._sessions) > 4 * self._max_sessions
+            or (len(self._sessions) > self._max_sessions and self._entry_count > SHORT_SESSION * self._max_sessions)
         ):
             self.drop(next(iter(self._sessions)))
 

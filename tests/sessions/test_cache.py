@@ -27,7 +27,7 @@ def make_cache(tmp_path: Path) -> Iterator[MakeCache]:
 
 
 def test_the_least_recently_used_session_is_evicted_first(make_cache: MakeCache) -> None:
-    cache = make_cache(min_sessions=2, max_entries=64)
+    cache = make_cache(max_sessions=2)
     cache.put("a", LONG, 1)
     cache.put("b", LONG, 1)
     cache.get("a")
@@ -37,7 +37,7 @@ def test_the_least_recently_used_session_is_evicted_first(make_cache: MakeCache)
 
 
 def test_more_sessions_are_kept_while_they_are_short(make_cache: MakeCache) -> None:
-    cache = make_cache(min_sessions=2, max_sessions=8, max_entries=64)
+    cache = make_cache(max_sessions=2)
     for number in range(9):
         cache.put(f"{number}", [e.Clear()], 1)
     assert [number for number in range(9) if cache.get(f"{number}")] == list(range(1, 9))
