@@ -22,6 +22,8 @@ from gateway.text import excerpt
 log = structlog.get_logger()
 
 _MAX_LOGGED_CHARS = 2_000
+_MAX_WORDS_CHARS = 2_000
+"""Characters of an error that are read: the patterns below would take seconds for a long page."""
 _MAX_SHOWN_CHARS = 500
 
 _TIMED_OUT = "`{model}` has sent nothing for too long. Please try again in a moment."
@@ -138,10 +140,9 @@ def read_fault(body: object, status: int = 0, headers: Mapping[str, str] | None 
     if not status:  # An error within a stream may have a status as its code.
         code = str(inner.get("code", ""))
         status = int(code) if code.isdecimal() else 0
-    words = [str(inner[key]) for key in ("code", "type", "message") if inner.get(key)]
-    return ProviderFault(
-        status=status, words=" ".join(words) if inner else str(body or ""), retry_after=_retry_after(headers or {})
-    )
+    words = " ".join(str(inner[key]) for key in ("code", "type", "message") if inner.get(key))
+    words = words if inner else str(body or "")
+    return ProviderFault(status=status, words=words[:_MAX_WORDS_CHARS], retry_after=_retry_after(headers or {}))
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -151,7 +152,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
             return max(0.0, float(value) / unit)
     try:
         then = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     aware = then if then.tzinfo else then.replace(tzinfo=UTC)
     return max(0.0, (aware - datetime.now(UTC)).total_seconds())

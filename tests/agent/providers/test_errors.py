@@ -47,6 +47,7 @@ def test_retry_after_is_read_in_every_format() -> None:
     assert retry_after(**{"retry-after": "-3"}) == 0
     assert retry_after(**{"retry-after": "soon"}) is None
     assert retry_after(**{"retry-after": "nan"}) is None
+    assert retry_after(**{"retry-after": f"Fri, 31 Dec {10**20} 23:59:59 GMT"}) is None
     later = format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)
     assert 290 < (retry_after(**{"retry-after": later}) or 0) <= 300
 
@@ -65,6 +66,12 @@ def test_retry_after_is_read_in_every_format() -> None:
 )
 def test_the_words_of_an_error_are_found_in_every_format(body: bytes, words: str) -> None:
     assert read_fault(json_or_text(body), 400) == ProviderFault(status=400, words=words)
+
+
+def test_only_the_start_of_a_long_error_is_read() -> None:
+    fault = read_fault(json_or_text(b"model " * 10_000), 400)
+    assert len(fault.words) < 5_000
+    assert fault.words.startswith("model model")
 
 
 def test_an_error_within_a_stream_may_have_a_status_as_its_code() -> None:
