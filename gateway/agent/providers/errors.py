@@ -140,8 +140,9 @@ def read_fault(body: object, status: int = 0, headers: Mapping[str, str] | None 
     if not status:  # An error within a stream may have a status as its code.
         code = str(inner.get("code", ""))
         status = int(code) if code.isdecimal() else 0
-    words = " ".join(str(inner[key]) for key in ("code", "type", "message") if inner.get(key))
-    words = words if inner else str(body or "")
+    words = " ".join(str(inner[key]) for key in ("code", "type", "message", "param") if inner.get(key))
+    # Some servers use other keys, such as `detail`.
+    words = words or str(body or "")
     return ProviderFault(status=status, words=words[:_MAX_WORDS_CHARS], retry_after=_retry_after(headers or {}))
 
 

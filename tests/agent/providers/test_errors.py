@@ -57,6 +57,8 @@ def test_retry_after_is_read_in_every_format() -> None:
     [
         (b'{"error": {"code": "a", "type": "b", "message": "c", "param": null}}', "a b c"),
         (b'{"message": "c"}', "c"),
+        (b'{"error": {"message": "c", "param": "d"}}', "c d"),
+        (b'{"detail": [{"loc": ["body"]}]}', "{'detail': [{'loc': ['body']}]}"),
         (b'{"error": "out of memory"}', "out of memory"),
         (b" <html>Bad gateway</html>\n", "<html>Bad gateway</html>"),
         (b'["c"]', "['c']"),

@@ -5,16 +5,22 @@ import pytest
 from gateway.conversation import AssistantMessage, ToolMessage, ToolOutcome
 from gateway.errors import ContextTooLong, ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO, model, step
-from tests.agent.wire import OPENAI, Call
+from tests.agent.wire import OPENAI, Call, Refusal
 from tests.agent.wire.openai import chunk, sse
 
 END = [chunk({}, reason="stop"), b"data: [DONE]\n\n"]
 CALLED = [chunk({}, reason="tool_calls"), b"data: [DONE]\n\n"]
 
 
-@pytest.mark.parametrize("status", [400, 422])
-async def test_an_endpoint_that_rejects_stream_options_is_asked_without_them(status: int) -> None:
-    unknown = OPENAI.refusal(status, "invalid", "Unrecognized request argument: stream_options")
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        OPENAI.refusal(400, "invalid", "Unrecognized request argument: stream_options"),
+        Refusal(400, {"error": {"code": "unknown_parameter", "message": "Unknown.", "param": "stream_options"}}),
+        Refusal(422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra."}]}),
+    ],
+)
+async def test_an_endpoint_that_rejects_stream_options_is_asked_without_them(unknown: Refusal) -> None:
     async with model(OPENAI, unknown, [chunk({"content": "Hi."}), *END]) as (provider, server):
         said = await step(provider)
         await step(provider)
