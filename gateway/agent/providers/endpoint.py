@@ -7,13 +7,14 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import ClientError, ClientResponse, ClientSession
 from yarl import URL
 
 from config import ProviderSettings
@@ -128,7 +129,7 @@ class Endpoint:
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             return response
         try:
-            rejection = ErrorResponse(await _read_fault(response))
+            rejection = ErrorResponse(await self._read_fault(response))
         finally:
             response.release()
         adapted = self._api.adapt(body, rejection)
@@ -147,12 +148,14 @@ class Endpoint:
                 received = await response.content.readany()
         return arrived if received else []
 
-
-async def _read_fault(response: ClientResponse) -> ProviderFault:
-    body = bytearray()
-    while len(body) < MAX_ERROR_BYTES and (received := await response.content.readany()):
-        body += received
-    return read_fault(json_or_text(bytes(body)), response.status, response.headers)
+    async def _read_fault(self, response: ClientResponse) -> ProviderFault:
+        body = bytearray()
+        # If the body is cut, or takes too long, the status says enough.
+        with suppress(ClientError, OSError):
+            async with asyncio.timeout(self._settings.idle_timeout):
+                while len(body) < MAX_ERROR_BYTES and (received := await response.content.readany()):
+                    body += received
+        return read_fault(json_or_text(bytes(body)), response.status, response.headers)
 
 
 def _release(response: ClientResponse, *, is_complete: bool) -> None:

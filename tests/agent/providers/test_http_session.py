@@ -14,7 +14,7 @@ from gateway.agent.protocol import Prompt, Provider, TextDelta
 from gateway.agent.providers.endpoint import Endpoint
 from gateway.agent.providers.http_session import SharedSession
 from gateway.agent.providers.registry import open_provider
-from gateway.errors import ProviderBusy
+from gateway.errors import ModelUnavailable, ProviderBusy
 from tests.agent.streaming import HELLO
 from tests.agent.wire import OPENAI
 from tests.certificate import write_certificate
@@ -142,6 +142,14 @@ async def test_an_endless_error_is_not_read_to_its_end() -> None:
         with pytest.raises(ProviderBusy, match="overloaded"):
             await ask(provider)
         await other.closed.wait()
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+async def test_the_status_of_an_error_counts_even_if_its_body_does_not_come(*, hangs_up: bool) -> None:
+    answer = b'HTTP/1.1 401 No\r\nContent-Length: 99\r\n\r\n{"error'
+    async with peer(answer, hangs_up=hangs_up, idle_timeout=0.1) as (_, provider):
+        with pytest.raises(ModelUnavailable, match="key for `m` was rejected"):
+            await ask(provider)
 
 
 async def test_a_response_that_does_not_come_times_out() -> None:
