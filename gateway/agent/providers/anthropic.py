@@ -152,7 +152,7 @@ class AnthropicStream:
     def add(self, event: ServerSentEvent) -> str:
         if event.name == b"error":
             raise ErrorResponse(read_fault(json_or_text(event.data)))
-        if not event.data or event.name in {b"", b"ping"}:  # All events that count have a name.
+        if not event.data or not event.name:  # All events that count have a name.
             return ""
         read = decode_event(_DECODER, event.data)
         index, block, delta = read.index, read.content_block, read.delta

@@ -8,6 +8,10 @@ from msgspec import Struct
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """An endpoint that sends more without an end of the event is not trusted to ever end it."""
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PING = b"ping"
+"""The name of an event that only keeps the connection alive, as a comment does."""
+
 
 class ServerSentEvent(Struct, frozen=True):
     name: bytes
@@ -42,12 +46,12 @@ class EventReader:
 
 
 def _parse(block: bytes) -> ServerSentEvent | None:
-    """Return the event of these lines, or None if they have only comments and unknown fields."""
+    """Return the event of these lines, or None if they are a ping, or have only comments and unknown fields."""
     name, data = b"", []
-    for line in block.split(b"\n"):
+    for line in block.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
         field, _, value = line.partition(b":")
         if field == b"data":
             data.append(value.removeprefix(b" "))
         elif field == b"event":
             name = value.removeprefix(b" ")
-    return ServerSentEvent(name, b"\n".join(data)) if name or data else None
+    return ServerSentEvent(name, b"\n".join(data)) if (name or data) and name != _PING else None

@@ -5,12 +5,11 @@ from hypothesis import strategies as st
 from gateway.agent.providers.sse import MAX_EVENT_BYTES, EventReader
 
 STREAM = (
-    'data: {"a": "grüß"}\n\n: keep-alive\n\nevent: ping\n\nevent: error\ndata: one\ndata:two\n\n\n'
+    'data: {"a": "grüß"}\n\n: keep-alive\n\nevent: ping\ndata: {}\n\nevent: error\ndata: one\ndata:two\n\n\n'
     "id: 7\nretry: 5\nunknown: x\n\ndata\n\ndata: 😀 [DONE]\n\n"
 ).encode()
 EVENTS = [
     (b"", '{"a": "grüß"}'.encode()),
-    (b"ping", b""),
     (b"error", b"one\ntwo"),
     (b"", b""),
     (b"", "😀 [DONE]".encode()),
@@ -38,6 +37,15 @@ def test_every_event_is_returned_with_its_last_byte() -> None:
     reader = EventReader()
     assert [len(reader.feed(bytes([byte]))) for byte in b"data: 1\r\n\r\ndata: 2\n\n"].count(1) == 2
     assert [event.data for event in EventReader().feed(b"data: 1\r\r")] == [b"1"]
+
+
+def test_a_byte_order_mark_hides_no_event() -> None:
+    assert read(b"\xef\xbb", b"\xbfdata: 1\n\n") == [(b"", b"1")]
+
+
+def test_a_ping_is_no_event() -> None:
+    """The timeout waits for an event. A model that only sends pings must reach it."""
+    assert read(b'event: ping\ndata: {"type": "ping"}\n\n') == []
 
 
 def test_an_event_without_an_end_is_dropped() -> None:
