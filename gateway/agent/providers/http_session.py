@@ -56,7 +56,8 @@ class SharedSession:
 
     async def warm_up(self) -> None:
         if not self._is_retired:
-            await self._open()
+            async with self:  # If `aclose` is called in the meantime, this closes the session.
+                pass
 
     async def aclose(self) -> None:
         """Close the session, or let the last step that uses it do so. A later step opens a new session."""

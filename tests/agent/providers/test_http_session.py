@@ -1,8 +1,10 @@
 """Tests of the session of a provider, and of requests to a server that sends any given bytes."""
 
 import asyncio
+import gc
 import gzip
 import ssl
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -205,6 +207,19 @@ async def test_a_running_step_keeps_its_session() -> None:
         await session.aclose()
         assert not lent.closed
     assert lent.closed
+
+
+async def test_a_reload_during_the_warm_up_leaves_no_session_open() -> None:
+    session = shared()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(session.warm_up(), name="warm-up")
+            await asyncio.sleep(0)  # It has started to read the certificates.
+            await session.aclose()
+        del session
+        gc.collect()  # aiohttp warns of a session that was left open.
+    assert not [each for each in caught if "client session" in str(each.message)]
 
 
 async def test_a_turn_that_outlives_a_reload_opens_and_closes_a_session() -> None:
