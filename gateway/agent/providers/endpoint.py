@@ -44,6 +44,7 @@ _HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": "Gatehouse",
 }
+_NO_STREAM = {"application/json", "text/html"}
 _NO_KEY = "none"
 """Stands in for the API key at servers that need none: some insist on the header."""
 _MODELS_CACHED = 64
@@ -118,6 +119,8 @@ class Endpoint:
                         for event in arrived:
                             if text := decoder.add(event):
                                 yield TextDelta(text=text)
+                    if not events.has_events:
+                        _require_stream(response, events.unread())
                 finally:
                     _release(response, is_complete=decoder.is_complete)
         # Outside of the session: the connection is free while the caller handles the last chunks.
@@ -156,6 +159,16 @@ class Endpoint:
                 while len(body) < MAX_ERROR_BYTES and (received := await response.content.readany()):
                     body += received
         return read_fault(json_or_text(bytes(body)), response.status, response.headers)
+
+
+def _require_stream(response: ClientResponse, body: bytes) -> None:
+    """Raise an error if a successful response was an error, or a page, or an answer that is not streamed."""
+    if response.content_type not in _NO_STREAM:
+        return
+    content = json_or_text(body)
+    if isinstance(content, dict) and content.get("error"):
+        raise ErrorResponse(read_fault(content))
+    raise ValueError(f"the response is not an event stream but {response.content_type}")
 
 
 def _release(response: ClientResponse, *, is_complete: bool) -> None:

@@ -22,6 +22,7 @@ class EventReader:
     """Reads one stream. An event that is not followed by an empty line is dropped, as the format says."""
 
     def __init__(self) -> None:
+        self.has_events = False
         self._rest = bytearray()
         self._skips_newline = False
 
@@ -42,7 +43,13 @@ class EventReader:
             return []
         *blocks, rest = bytes(self._rest).split(b"\n\n")
         self._rest = bytearray(rest)
-        return [event for block in blocks if (event := _parse(block)) is not None]
+        events = [event for block in blocks if (event := _parse(block)) is not None]
+        self.has_events = self.has_events or bool(events)
+        return events
+
+    def unread(self) -> bytes:
+        """Return the bytes after the last event."""
+        return bytes(self._rest)
 
 
 def _parse(block: bytes) -> ServerSentEvent | None:

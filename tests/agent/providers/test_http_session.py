@@ -16,7 +16,7 @@ from gateway.agent.protocol import Prompt, Provider, TextDelta
 from gateway.agent.providers.endpoint import Endpoint
 from gateway.agent.providers.http_session import SharedSession
 from gateway.agent.providers.registry import open_provider
-from gateway.errors import ModelUnavailable, ProviderBusy
+from gateway.errors import ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO
 from tests.agent.wire import OPENAI
 from tests.certificate import write_certificate
@@ -136,6 +136,22 @@ async def test_an_invalid_response_is_reported_as_unreachable(answer: bytes) -> 
             await ask(provider)
     assert "no response" in caught.value.details
     assert "Bearer" not in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "sentence"),
+    [
+        (b"application/json", b'{"error": {"message": "The API key is wrong", "code": 401}}', "was rejected"),
+        (b"application/json; charset=utf-8", b'{"choices": [{"message": {"content": "hi"}}]}', "can't read"),
+        (b"text/html", b"<html>Please log in.</html>", "can't read"),
+        (b"text/event-stream", b'data: {"cho', "broke off"),
+    ],
+)
+async def test_a_response_that_is_not_a_stream_is_reported(kind: bytes, body: bytes, sentence: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (kind, len(body))
+    async with peer(head + body) as (_, provider):
+        with pytest.raises(ProviderFailed, match=sentence):
+            await ask(provider)
 
 
 async def test_an_endless_error_is_not_read_to_its_end() -> None:
