@@ -408,11 +408,11 @@ class SessionManager:
         max_seconds: float = 3.0,
     ) -> SearchResult:
         """Find messages of this scope that contain all `words`, ignoring case, newest session first."""
+        # The search reads the files. Committed lines may still wait for the disk thread, which works in order.
+        await self._store.disk_thread.submit(lambda: None)
         states = sorted(self._store.index[scope].sessions.items(), key=lambda item: item[1].epoch, reverse=True)
         path = self._store.disk.path
         files = [SearchedFile(path=path(key), number=state.number, title=state.title) for key, state in states]
-        if not files:
-            return SearchResult(hits=(), stopped_early=False)
         with SearchDeadline(max_seconds) as deadline:
             work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, deadline=deadline)
             return await self._reader.submit(work)

@@ -1,10 +1,13 @@
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from config import SessionSettings
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
-from tests.sessions.conftest import ANN, SCOPE
+from gateway.spool import Spool
+from tests.sessions.conftest import ANN, SCOPE, Clock
 
 BOB = "agent:main:web:direct:bob"
 
@@ -20,6 +23,15 @@ async def test_a_search_needs_all_words_and_ignores_case(manager: SessionManager
     assert [(hit.number, hit.role, hit.snippet) for hit in found.hits] == [(1, "user", "A trip to LISBON")]
     assert not found.stopped_early
     assert len((await manager.search(SCOPE, "STRASSE É")).hits) == 1
+
+
+async def test_a_message_is_found_as_soon_as_it_is_committed(tmp_path: Path) -> None:
+    async with await Spool.open(tmp_path) as spool:
+        manager = await SessionManager.open(tmp_path / "sessions", SessionSettings(), Clock(), journal=spool)
+        await manager.recover()
+        await talk(manager, SCOPE, "needle")
+        assert len((await manager.search(SCOPE, "needle")).hits) == 1
+        await manager.close()
 
 
 async def test_the_newest_hits_come_first(manager: SessionManager) -> None:
