@@ -318,4 +318,8 @@ def _resolve(
 
 def _call_all(calls: list[Callable[[], None]]) -> None:
     for call in calls:
-        call()
+        try:
+            call()
+        except Exception as bug:  # noqa: BLE001 - the other callers have to get their outcomes.
+            report = {"message": "a report of a worker thread has failed", "exception": bug}
+            asyncio.get_running_loop().call_exception_handler(report)

@@ -62,6 +62,18 @@ async def test_posted_work_runs_at_once_when_a_caller_waits_for_the_thread() -> 
     assert done == [0, 1, 2, 3, 4, 5, 6]
 
 
+async def test_an_error_report_that_fails_costs_no_other_caller_the_result(worker: WorkerThread) -> None:
+    def fail(error: BaseException) -> None:
+        raise RuntimeError("cannot report this") from error
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reported.append(report["exception"]))
+    worker.post(partial(int, "x"), fail)
+    async with asyncio.timeout(60):
+        assert await worker.submit(int, "7") == 7
+    assert [str(each) for each in reported] == ["cannot report this"]
+
+
 async def test_submitted_work_is_finished_before_the_thread_stops() -> None:
     worker = WorkerThread("test")
     waiting = [worker.submit(int, number) for number in range(50)]
