@@ -46,7 +46,7 @@ class SharedSession:
         try:
             return self._session or await self._open()
         except BaseException:
-            self._users -= 1
+            await self.__aexit__()
             raise
 
     async def __aexit__(self, *_: object) -> None:

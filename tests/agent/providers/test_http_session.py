@@ -5,8 +5,8 @@ import gc
 import gzip
 import ssl
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -225,17 +225,43 @@ async def test_a_running_step_keeps_its_session() -> None:
     assert lent.closed
 
 
-async def test_a_reload_during_the_warm_up_leaves_no_session_open() -> None:
-    session = shared()
+@contextmanager
+def no_session_left_open() -> Iterator[None]:
+    """Fail if a session of aiohttp is collected while it is open."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        yield
+        gc.collect()
+    assert not [each for each in caught if "client session" in str(each.message)]
+
+
+async def test_a_reload_during_the_warm_up_leaves_no_session_open() -> None:
+    session = shared()
+    with no_session_left_open():
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(session.warm_up(), name="warm-up")
             await asyncio.sleep(0)  # It has started to read the certificates.
             await session.aclose()
         del session
-        gc.collect()  # aiohttp warns of a session that was left open.
-    assert not [each for each in caught if "client session" in str(each.message)]
+
+
+async def test_a_step_that_is_cancelled_before_it_has_the_session_closes_it_after_a_reload() -> None:
+    waiting: list[asyncio.Task[None]] = []
+
+    async def use(session: SharedSession) -> None:
+        async with session:
+            pass
+        waiting.pop().cancel()
+
+    session = shared()
+    with no_session_left_open():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(use(session), name="first")
+            waiting.append(tasks.create_task(use(session), name="second"))
+            await asyncio.sleep(0)  # The first opens the session, and the second waits for it.
+            await session.aclose()
+        del session
+    assert not waiting
 
 
 async def test_a_turn_that_outlives_a_reload_opens_and_closes_a_session() -> None:
