@@ -20,6 +20,7 @@ from yarl import URL
 
 from channels.telegram.errors import BadResponse, Refusal
 from config import Secret
+from gateway.errors import Transient
 
 PRODUCTION = "https://api.telegram.org"
 REQUEST_TIMEOUT = ClientTimeout(total=30)
@@ -51,7 +52,8 @@ _response = Decoder(_Response)
 class BotClient:
     """Calls the methods of one bot. Use it as a context manager; it connects on the first call.
 
-    Raises `Refusal` and `BadResponse`, and aiohttp's errors as they are. Their texts may contain the token.
+    Raises `Refusal` and `BadResponse`, and aiohttp's errors as they are. Their texts may contain the token. A call
+    before or after the `async with` raises `Transient`.
     """
 
     def __init__(self, token: Secret, base: str | None) -> None:
@@ -72,12 +74,14 @@ class BotClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._opened.close()
+        if self._session is not None:
+            await self._session.close()
 
     @property
     def _opened(self) -> ClientSession:
-        if self._session is None:
-            raise RuntimeError("The client is used outside of its `async with`.")
+        # The channel may stop while a message is being formatted. The message is sent once the channel runs again.
+        if self._session is None or self._session.closed:
+            raise Transient("Telegram is not connected.")
         return self._session
 
     async def call(self, method: str, fields: Mapping[str, object], *, limit: ClientTimeout = REQUEST_TIMEOUT) -> Raw:

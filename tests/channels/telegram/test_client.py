@@ -45,6 +45,22 @@ async def test_a_response_that_is_no_answer_is_a_bad_response(api: FakeBotApi, a
             await client.call("getMe", {})
 
 
+async def test_a_call_after_the_client_was_closed_can_be_retried(api: FakeBotApi, tmp_path: Path) -> None:
+    """A channel may stop while a message is being formatted."""
+    path = tmp_path / "stored"
+    path.write_bytes(b"content")
+    async with BotClient(Secret(TOKEN), api.url) as client:
+        pass
+    for call in (
+        client.call("sendMessage", {"chat_id": 42, "text": "hi"}),
+        client.upload("sendDocument", {"chat_id": 42}, field="document", path=path, name="a"),
+        anext(client.download("documents/F1")),
+    ):
+        with pytest.raises(Transient) as closed:
+            await call
+        assert not closed.value.may_have_arrived
+
+
 @pytest.mark.parametrize("answer", [(200, {"ok": False}), (403, {"ok": True, "result": True})])
 async def test_a_call_succeeds_only_if_the_status_and_the_body_say_so(
     api: FakeBotApi, answer: tuple[int, object]
