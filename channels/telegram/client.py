@@ -42,7 +42,7 @@ class _Parameters(Struct, frozen=True):
 class _Response(Struct, frozen=True):
     ok: bool
     result: Raw = Raw()
-    description: str = ""
+    description: str | None = None
     parameters: _Parameters | None = None
 
 
@@ -113,7 +113,7 @@ class BotClient:
         parameters = response.parameters or _Parameters()
         raise Refusal(
             http.status,
-            response.description,
+            response.description or "",
             retry_after=parameters.retry_after,
             migrate_to_chat_id=parameters.migrate_to_chat_id,
         )

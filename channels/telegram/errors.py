@@ -37,6 +37,7 @@ class Refusal(Exception):
 
 
 _SAYS = "Telegram says: {0.description}"
+_GIVES_NO_REASON = "Telegram answered with status {0.status}, without a reason."
 _BROKEN = "The connection to Telegram broke."
 
 STATUSES: Mapping[int, tuple[type[ChannelError], str]] = {
@@ -49,6 +50,8 @@ STATUSES: Mapping[int, tuple[type[ChannelError], str]] = {
         "Another program is receiving this bot's messages. Stop it, or use a separate bot for each program.",
     ),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: (Undeliverable, "The message is too large for Telegram."),
+    # Without the usual `retry_after`.
+    HTTPStatus.TOO_MANY_REQUESTS: (Transient, "Telegram's rate limit was hit."),
 }
 """Statuses of refusals, with our error and its message. Other refusals quote Telegram."""
 
@@ -98,7 +101,8 @@ def _translate_refusal(refusal: Refusal, token: Secret) -> ChannelError:
         sentence = f"Telegram's rate limit was hit. It asks to wait {refusal.retry_after} s."
         return Transient(sentence, retry_after=float(refusal.retry_after))
     is_transient = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    reaction, template = STATUSES.get(refusal.status, (Transient if is_transient else Undeliverable, _SAYS))
+    quote = _SAYS if refusal.description else _GIVES_NO_REASON
+    reaction, template = STATUSES.get(refusal.status, (Transient if is_transient else Undeliverable, quote))
     sentence = template.format(refusal).replace(token.reveal(), "***")
     if refusal.is_bad_request and any(problem in refusal.description.lower() for problem in _MARKUP_PROBLEMS):
         return MarkupRefused(sentence)

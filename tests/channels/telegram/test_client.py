@@ -61,7 +61,10 @@ async def test_a_call_after_the_client_was_closed_can_be_retried(api: FakeBotApi
         assert not closed.value.may_have_arrived
 
 
-@pytest.mark.parametrize("answer", [(200, {"ok": False}), (403, {"ok": True, "result": True})])
+@pytest.mark.parametrize(
+    "answer",
+    [(200, {"ok": False}), (400, {"ok": False, "description": None}), (403, {"ok": True, "result": True})],
+)
 async def test_a_call_succeeds_only_if_the_status_and_the_body_say_so(
     api: FakeBotApi, answer: tuple[int, object]
 ) -> None:

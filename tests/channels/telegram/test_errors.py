@@ -31,6 +31,7 @@ KEY = ConnectionKey("api", 443, is_ssl=True, ssl=True, proxy=None, proxy_auth=No
         (409, "Conflict: terminated by other getUpdates request", {}, Transient),
         (413, "Request Entity Too Large", {}, Undeliverable),
         (429, "Too Many Requests: retry after 5", {"retry_after": 5}, Transient),
+        (429, "Too Many Requests", {}, Transient),
         (418, "a status of a kind to come", {}, Undeliverable),
         (500, "Internal Server Error: restart", {}, Transient),
         (502, "Bad Gateway", {}, Transient),
@@ -46,6 +47,10 @@ def test_the_error_depends_on_the_status_and_parameters_of_a_refusal(
     if isinstance(ours, Transient):
         assert not ours.may_have_arrived, "Telegram has refused it"
         assert ours.retry_after == parameters.get("retry_after")
+
+
+def test_a_refusal_without_a_reason_is_a_whole_sentence() -> None:
+    assert str(translate(Refusal(403, ""), Secret(TOKEN))) == "Telegram answered with status 403, without a reason."
 
 
 @pytest.mark.parametrize("kind", sorted(TABLE, key=str), ids=lambda kind: kind.__name__)
