@@ -20,7 +20,7 @@ from yarl import URL
 
 from channels.telegram.errors import BadResponse, Refusal
 from config import Secret
-from gateway.errors import Transient
+from gateway.errors import Transient, Undeliverable
 
 PRODUCTION = "https://api.telegram.org"
 REQUEST_TIMEOUT = ClientTimeout(total=30)
@@ -90,12 +90,21 @@ class BotClient:
         return await self._post(method, encode(given), _JSON, limit)
 
     async def upload(self, method: str, fields: Mapping[str, object], *, field: str, path: Path, name: str) -> Raw:
-        """Call a method with a file as one more field. `name` is the file's name on Telegram."""
+        """Call a method with a file as one more field. `name` is the file's name on Telegram.
+
+        Raises `Undeliverable` if there is no such file, and `Transient` if it cannot be read.
+        """
         form = FormData(quote_fields=False)
         for other, value in fields.items():
             if value is not None:
                 form.add_field(other, value if isinstance(value, str) else encode(value).decode())
-        with await asyncio.to_thread(path.open, "rb") as file:
+        try:
+            file = await asyncio.to_thread(path.open, "rb")
+        except FileNotFoundError as gone:
+            raise Undeliverable("The file is no longer stored.") from gone
+        except OSError as error:
+            raise Transient(f"The file can't be read ({error.strerror}).") from error
+        with file:
             form.add_field(field, file, filename=name, content_type="application/octet-stream")
             return await self._post(method, form, None, TRANSFER_TIMEOUT)
 

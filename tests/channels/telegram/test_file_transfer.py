@@ -115,6 +115,23 @@ async def test_a_file_that_telegram_rejects_is_undeliverable(
         await channel.send_file(Outbound(address=HERE, text="", file=REPORT), path, key="k")
 
 
+async def test_a_stored_file_that_is_gone_is_undeliverable(
+    channel: TelegramChannel, api: FakeBotApi, tmp_path: Path
+) -> None:
+    with pytest.raises(Undeliverable, match="no longer stored"):
+        await channel.send_file(Outbound(address=HERE, text="", file=PHOTO), tmp_path / "gone", key="k")
+    assert not api.calls_of("sendPhoto")
+
+
+async def test_a_stored_file_that_cannot_be_read_is_not_taken_for_a_lost_connection(
+    channel: TelegramChannel, api: FakeBotApi, tmp_path: Path
+) -> None:
+    with pytest.raises(Transient, match="file can't be read") as unreadable:
+        await channel.send_file(Outbound(address=HERE, text="", file=PHOTO), tmp_path, key="k")
+    assert not unreadable.value.may_have_arrived
+    assert not api.calls_of("sendPhoto")
+
+
 async def test_a_file_follows_a_group_that_became_a_supergroup(
     channel: TelegramChannel, api: FakeBotApi, path: Path
 ) -> None:
