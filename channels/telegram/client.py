@@ -30,6 +30,8 @@ DNS_CACHE_SECONDS = 3600
 DOWNLOAD_CHUNK = 65_536
 
 _JSON = {"Content-Type": "application/json"}
+# A proxy in front of a Bot API server gives these with a page of HTML. The server has not received the call.
+_PROXY_REFUSALS = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.TOO_MANY_REQUESTS}
 
 
 class _Parameters(Struct, frozen=True):
@@ -116,7 +118,12 @@ class BotClient:
             url = self._urls[method] = URL(f"{self._base}/bot{self._token.reveal()}/{method}")
         async with self._opened.post(url, data=data, headers=headers, timeout=limit) as http:
             content = await http.read()
-        response = _parse_response(content)
+        try:
+            response = _parse_response(content)
+        except BadResponse:
+            if http.status not in _PROXY_REFUSALS:
+                raise
+            response = _Response(ok=False)
         if response.ok and HTTPStatus.OK <= http.status <= HTTPStatus.IM_USED:
             return response.result
         parameters = response.parameters or _Parameters()
