@@ -150,10 +150,10 @@ class Message(Payload, frozen=True):
     date: Timestamp
     chat: Chat
     message_thread_id: int | None = None
-    is_topic_message: bool = False
+    is_topic_message: bool | None = None
     from_user: User | None = field(name="from", default=None)
     sender_chat: Chat | None = None
-    is_automatic_forward: bool = False
+    is_automatic_forward: bool | None = None
     forward_origin: MessageOrigin | None = None
     reply_to_message: "Message | None" = None
     external_reply: ExternalReplyInfo | None = None

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import fields
 
-from channels.telegram.payloads import Update, parse_update
+from channels.telegram.payloads import Message, Update, parse_update
 from channels.telegram.wire import BotIdentity, keyboard, read_migration, read_update
 from gateway.contract import AttachmentKind, Button, Inbound, PeerKind, Quote
 from tests.channels.telegram.bot_api import ADA, BOB, BOT, GROUP
@@ -53,6 +54,11 @@ def test_a_private_message_is_read() -> None:
     assert (inbound.address.kind, inbound.address.peer, inbound.address.thread) == (PeerKind.DIRECT, "42", None)
     assert (inbound.event_id, inbound.message_id, inbound.is_addressed) == ("42:5", "5", True)
     assert inbound.sent_at == datetime.fromtimestamp(SENT, UTC)
+
+
+def test_a_field_that_is_null_counts_as_absent() -> None:
+    optional = [field.encode_name for field in fields(Message) if not field.required]
+    assert accepted({**dict.fromkeys(optional), **message("hello")}) == accepted(message("hello"))
 
 
 def test_a_topic_is_a_thread_but_a_chain_of_replies_is_not() -> None:
