@@ -277,9 +277,12 @@ def parse_updates(raw: Raw) -> list[ReceivedUpdate]:
         # acknowledged, and the batch would come back forever.
         raw_updates = parse(raw, _raw_updates)
         received = [each for each in map(parse_update, raw_updates) if each is not None]
-        if received:
-            return received
-        raise
+        if not received:
+            raise
+        if len(received) < len(raw_updates):
+            # The next poll acknowledges them too: it acknowledges everything before its offset.
+            log.warning("updates_without_id_skipped", count=len(raw_updates) - len(received))
+        return received
 
 
 def parse_update(raw: Raw | str) -> ReceivedUpdate | None:

@@ -12,12 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
 
+import structlog
+
 from channels.telegram.api import BotApi, delay_after, retry_delays
 from channels.telegram.payloads import AlbumKey, ReceivedUpdate, parse_update
 from channels.telegram.updates import UpdateHandler
 from config import Secret
 from gateway.contract import Notebook, Pulse
 from gateway.errors import AuthRejected, ChannelError, Transient
+
+log = structlog.get_logger()
 
 ALBUM_QUIET_TIME = 1.0
 """Seconds without another part after which an album is complete."""
@@ -77,6 +81,8 @@ class WebhookAlbums:
         """Return once an update is delivered or saved. Raises `Transient` if neither is possible now."""
         received = parse_update(raw)
         if received is None:
+            # Telegram would repeat it for ever, and hold back the updates after it.
+            log.warning("updates_without_id_skipped", count=1)
             return
         key = received.album
         # Any other update in the chat ends its open album. Deliver the album first, to keep the order.

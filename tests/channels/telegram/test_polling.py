@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.telegram.api import BotApi
 from channels.telegram.polling import ALBUM_PAUSE, Poller
@@ -216,6 +217,17 @@ async def test_an_unparsable_update_does_not_block_others(api: FakeBotApi, core:
     await api.say("hello")
     assert (await core.next_message()).text == "hello"
     await api.acknowledged()
+
+
+async def test_an_update_whose_id_cannot_be_read_is_reported_and_does_not_block_others(
+    api: FakeBotApi, core: Core, pulse: PulseRecorder
+) -> None:
+    odd = {"update_id": "x", "message": {}}
+    api.scripted["getUpdates"].append((200, {"ok": True, "result": [odd, text_update("fine", 2)]}))
+    with capture_logs() as logs:
+        async with running(opened(api, pulse), core.deliver, pulse):
+            assert (await core.next_message()).text == "fine"
+    assert {"event": "updates_without_id_skipped", "count": 1, "log_level": "warning"} in logs
 
 
 @pytest.mark.parametrize("body", [r'"half a \ud83d pair"', '"\udcff is not UTF-8"'])

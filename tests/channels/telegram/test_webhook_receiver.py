@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.telegram.api import BotApi
 from channels.telegram.updates import UpdateHandler
@@ -114,3 +115,19 @@ async def test_readiness_shows_that_telegram_cannot_reach_the_webhook(api: FakeB
     assert pulse.states[2] == "up"
     assert "Another program" in pulse.states[3]
     assert len(api.calls_of("setWebhook")) >= 4
+
+
+@pytest.mark.parametrize("body", ["", "no json", "[]", '{"update_id": "x"}'])
+async def test_a_call_without_an_update_id_is_reported_and_changes_nothing(api: FakeBotApi, body: str) -> None:
+    notebook, delivered = InMemoryStore(), list[Inbound]()
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        delivered.append(inbound)
+        return Verdict.ACCEPTED
+
+    async with collecting(api, deliver, notebook, asyncio.sleep) as albums:
+        with capture_logs() as logs:
+            await albums.receive(body)
+    assert [log["event"] for log in logs] == ["updates_without_id_skipped"]
+    assert not delivered
+    assert not await notebook.read()
