@@ -22,6 +22,8 @@ BUTTON_LABEL_WIDTH = 48
 MENU_SUMMARY_WIDTH = 256
 """https://core.telegram.org/bots/api#botcommand"""
 
+TOO_DEEP = "[a rich message with too many blocks inside each other]"
+
 Keyboard = Mapping[str, Sequence[Sequence[Mapping[str, str]]]]
 """https://core.telegram.org/bots/api#inlinekeyboardmarkup"""
 
@@ -231,7 +233,10 @@ def _thread_of(message: Message) -> str | None:
 def _text_of(message: Message) -> str:
     if message.text or message.caption or message.rich_message is None:
         return message.text or message.caption or ""
-    return "\n".join(line for line in _rich_lines(message.rich_message.blocks) if line.strip())
+    try:
+        return "\n".join(line for line in _rich_lines(message.rich_message.blocks) if line.strip())
+    except RecursionError:  # Python allows far fewer nested calls than msgspec allows nested blocks.
+        return TOO_DEEP
 
 
 def _rich_lines(block: object) -> Iterator[str]:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
-from channels.telegram.payloads import Message, Update, parse_update
-from channels.telegram.wire import BotIdentity, keyboard, read_migration, read_update
+from channels.telegram.payloads import Message, RichMessage, Update, parse_update
+from channels.telegram.wire import TOO_DEEP, BotIdentity, keyboard, read_migration, read_update
 from gateway.contract import AttachmentKind, Button, Inbound, PeerKind, Quote
 from tests.channels.telegram.bot_api import ADA, BOB, BOT, GROUP
 from tests.channels.telegram.generated_updates import updates
@@ -59,6 +59,18 @@ def test_a_private_message_is_read() -> None:
 def test_a_field_that_is_null_counts_as_absent() -> None:
     optional = [field.encode_name for field in fields(Message) if not field.required]
     assert accepted({**dict.fromkeys(optional), **message("hello")}) == accepted(message("hello"))
+
+
+def test_a_rich_message_that_is_nested_too_deeply_is_still_a_message() -> None:
+    block: object = "text"
+    for _ in range(20_000):
+        block = {"blocks": [block]}
+    plain = an_update("message", message()).message
+    assert plain is not None
+    nested = replace(plain, rich_message=RichMessage(blocks=[block]))
+    inbound = read_update(Update(update_id=1, message=nested), IDENTITY, now=NOW)
+    assert inbound is not None
+    assert inbound.text == TOO_DEEP
 
 
 def test_a_topic_is_a_thread_but_a_chain_of_replies_is_not() -> None:
