@@ -4,7 +4,6 @@ A call is a POST of a JSON object, or of a form if it uploads a file. The respon
 """
 
 import asyncio
-import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from msgspec.json import Decoder, encode
 from yarl import URL
 
 from channels.telegram.errors import BadResponse, Refusal
+from channels.telegram.payloads import parse
 from config import Secret
 from gateway.errors import Transient, Undeliverable
 
@@ -119,7 +119,7 @@ class BotClient:
         async with self._opened.post(url, data=data, headers=headers, timeout=limit) as http:
             content = await http.read()
         try:
-            response = _parse_response(content)
+            response = parse(content, _response)
         except BadResponse:
             if http.status not in _PROXY_REFUSALS:
                 raise
@@ -140,16 +140,3 @@ class BotClient:
         async with self._opened.get(url, timeout=TRANSFER_TIMEOUT, raise_for_status=True) as response:
             async for chunk in response.content.iter_chunked(DOWNLOAD_CHUNK):
                 yield chunk
-
-
-def _parse_response(content: bytes) -> _Response:
-    try:
-        return _response.decode(content)
-    except (ValueError, RecursionError) as error:  # All of msgspec's errors are `ValueError`s.
-        try:
-            # Python's parser is more tolerant: it accepts half of a surrogate pair in a text. One odd text must not
-            # block all updates, so its odd characters are replaced.
-            tolerant = json.loads(content.decode(errors="replace"))
-            return _response.decode(json.dumps(tolerant, ensure_ascii=False).encode(errors="replace"))
-        except (ValueError, RecursionError):
-            raise BadResponse from error

@@ -3,6 +3,8 @@
 Other fields are skipped without being parsed, so new ones do no harm.
 """
 
+import json
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -13,6 +15,15 @@ from msgspec.json import Decoder
 from channels.telegram.errors import BadResponse
 
 log = structlog.get_logger()
+
+MAX_DEPTH = 100
+"""Objects and lists inside each other. Deeper ones are dropped if there are too many for the parser."""
+
+# A text, a bracket, or everything between them. A text without an end extends to the end: a retry at each of its
+# quotes would take quadratic time.
+_JSON_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]|[^"\[\]{}]+', re.DOTALL)
+_OPENING = {b"[", b"{"}
+_CLOSING = {b"]", b"}"}
 
 T = TypeVar("T")
 
@@ -260,12 +271,35 @@ _raw_updates = Decoder(list[Raw])
 _numbered_update = Decoder(_NumberedUpdate)
 
 
-def parse(raw: Raw | str, decoder: Decoder[T]) -> T:
-    """Parse a part of a response. Raises `BadResponse` if it is not what `decoder` expects."""
+def parse(raw: Raw | bytes | str, decoder: Decoder[T]) -> T:
+    """Parse a response or a part of it. Raises `BadResponse` if it is not what `decoder` expects."""
     try:
         return decoder.decode(raw)
     except (ValueError, RecursionError) as error:  # All of msgspec's errors are `ValueError`s.
-        raise BadResponse from error
+        try:
+            return decoder.decode(_repair(raw.encode(errors="replace") if isinstance(raw, str) else bytes(raw)))
+        except (ValueError, RecursionError):
+            raise BadResponse from error
+
+
+def _repair(content: bytes) -> bytes:
+    """Return JSON without what only msgspec rejects: deep nesting, control characters, half of a surrogate pair.
+
+    One odd text must not block all updates. Its odd characters are replaced.
+    """
+    kept: list[bytes] = []
+    depth = 0
+    for token in _JSON_TOKEN.findall(content):
+        if token in _CLOSING:
+            depth -= 1
+        if depth < MAX_DEPTH or (depth == MAX_DEPTH and token not in _OPENING | _CLOSING):
+            kept.append(token)
+        elif depth == MAX_DEPTH and token in _OPENING:
+            kept.append(b"null")
+        if token in _OPENING:
+            depth += 1
+    tolerant = json.loads(b"".join(kept).decode(errors="replace"), strict=False)
+    return json.dumps(tolerant, ensure_ascii=False).encode(errors="replace")
 
 
 def parse_updates(raw: Raw) -> list[ReceivedUpdate]:

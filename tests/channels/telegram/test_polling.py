@@ -230,15 +230,26 @@ async def test_an_update_whose_id_cannot_be_read_is_reported_and_does_not_block_
     assert {"event": "updates_without_id_skipped", "count": 1, "log_level": "warning"} in logs
 
 
-@pytest.mark.parametrize("body", [r'"half a \ud83d pair"', '"\udcff is not UTF-8"'])
-async def test_a_text_that_is_not_unicode_does_not_block_others(
-    api: FakeBotApi, core: Core, pulse: PulseRecorder, body: str
+TOO_DEEP = 20_000
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (r'"half a \ud83d pair"', "half a ? pair"),
+        ('"\udcff is not UTF-8"', "\ufffd is not UTF-8"),
+        ('"a \x01 control"', "a \x01 control"),
+        (f'"odd [", "rich_message": {{"blocks": {"[" * TOO_DEEP}{"]" * TOO_DEEP}}}', "odd ["),
+    ],
+    ids=["surrogate", "encoding", "control", "depth"],
+)
+async def test_an_odd_message_does_not_block_others(
+    api: FakeBotApi, core: Core, pulse: PulseRecorder, body: str, text: str
 ) -> None:
     odd = json.dumps(text_update("odd", 1)).replace('"odd"', body)
     api.scripted["getUpdates"].append((200, f'{{"ok": true, "result": [{odd}, {json.dumps(text_update("fine", 2))}]}}'))
     async with running(opened(api, pulse), core.deliver, pulse):
-        while (await core.next_message()).text != "fine":
-            pass
+        assert [(await core.next_message()).text for _ in range(2)] == [text, "fine"]
     assert len(pulse.states) == 1, "the poll has failed"
 
 
