@@ -10,6 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import certifi
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, FormData, TCPConnector
@@ -136,7 +137,8 @@ class BotClient:
 
     async def download(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield the content of a file. `path` is what `getFile` returned."""
-        url = f"{self._base}/file/bot{self._token.reveal()}/{path}"
+        # Telegram returns the path as it is on disk, without escapes.
+        url = f"{self._base}/file/bot{self._token.reveal()}/{quote(path)}"
         async with self._opened.get(url, timeout=TRANSFER_TIMEOUT, raise_for_status=True) as response:
             async for chunk in response.content.iter_chunked(DOWNLOAD_CHUNK):
                 yield chunk

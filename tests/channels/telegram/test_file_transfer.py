@@ -53,9 +53,10 @@ def test_the_channel_can_fetch_and_send_files(api: FakeBotApi) -> None:
     assert isinstance(channel, SendsFiles)
 
 
-async def test_a_file_is_streamed_in(channel: TelegramChannel, api: FakeBotApi) -> None:
-    api.files["F1"] = bytes(range(256)) * 1000
-    assert await fetched(channel, "F1") == api.files["F1"]
+@pytest.mark.parametrize("name", ["F1", "a b", "a#b", "a?b", "a%20b", "ü"])
+async def test_a_file_is_streamed_in(channel: TelegramChannel, api: FakeBotApi, name: str) -> None:
+    api.files[name] = bytes(range(256)) * 1000
+    assert await fetched(channel, name) == api.files[name]
 
 
 async def test_a_file_that_bots_cannot_download_is_undeliverable(channel: TelegramChannel) -> None:
