@@ -17,6 +17,7 @@ from tests.crash.daemons import daemons
 from tests.crash.harness import CrashHarness, open_harness
 from tests.crash.scenarios import messages
 from tests.daemon_process import DaemonProcess, by_shell, gatehouse, write_config
+from tests.polling import until
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
@@ -64,6 +65,7 @@ async def test_a_transcript_is_rewritten_after_a_failed_sync(tmp_path: Path) -> 
         harness.platform.write(*messages("ada:tool", "bob:", "ada:"))
         pid = await harness.start()
         await harness.platform.until_settled()
+        await until(ada.exists)
         first = ada.stat().st_ino
         async with asyncio.timeout(60):
             await harness.daemons.stop(pid, signal.SIGTERM)
