@@ -63,6 +63,8 @@ class Poller:
                 self._wait = self._max_wait
                 self._pulse.up()
                 delays = retry_delays()
+                # Lets the turns of these messages send their requests to the model first.
+                await asyncio.sleep(0)
 
     async def _poll(self) -> None:
         await self._handler.identify()
