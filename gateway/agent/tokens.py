@@ -92,7 +92,8 @@ def measure_message(message: Message) -> float:
 
 def measure_frame(system: str, tools: Iterable[ToolSpec]) -> float:
     """Measure a request without messages: its system prompt and its tools."""
-    return _PER_REQUEST + measure(system) + sum(_PER_MESSAGE + _measure_tool(tool.text) for tool in tools)
+    texts = [tool.text for tool in tools]
+    return _PER_REQUEST + measure(system) + _PER_MESSAGE * len(texts) + sum(map(_measure_tool, texts))
 
 
 class Calibration:
