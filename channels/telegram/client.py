@@ -24,8 +24,10 @@ from config import Secret
 from gateway.errors import Transient, Undeliverable
 
 PRODUCTION = "https://api.telegram.org"
-REQUEST_TIMEOUT = ClientTimeout(total=30)
-TRANSFER_TIMEOUT = ClientTimeout(total=600)
+CONNECT_TIMEOUT = 20
+"""Shorter than the limit of a call, so that its error tells a call that never began from one that may have arrived."""
+REQUEST_TIMEOUT = ClientTimeout(total=30, connect=CONNECT_TIMEOUT)
+TRANSFER_TIMEOUT = ClientTimeout(total=600, connect=CONNECT_TIMEOUT)
 """For files. The core gives up much earlier; this only ends transfers that the core has abandoned."""
 DNS_CACHE_SECONDS = 3600
 DOWNLOAD_CHUNK = 65_536

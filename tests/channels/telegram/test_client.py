@@ -6,9 +6,9 @@ import ssl
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientConnectorCertificateError
+from aiohttp import ClientConnectorCertificateError, ClientTimeout
 
-from channels.telegram.client import BotClient
+from channels.telegram.client import REQUEST_TIMEOUT, TRANSFER_TIMEOUT, BotClient
 from channels.telegram.errors import BadResponse, Refusal, translate
 from config import Secret
 from gateway.errors import Transient
@@ -90,5 +90,28 @@ async def test_a_server_with_an_unknown_certificate_gets_no_token(tmp_path: Path
                 await client.call("sendMessage", {"chat_id": 1, "text": "hi"})
     assert not received
     ours = translate(refused.value, Secret(TOKEN), is_send=True)
+    assert isinstance(ours, Transient)
+    assert not ours.may_have_arrived
+
+
+async def test_a_message_has_not_arrived_if_no_connection_was_made_in_time() -> None:
+    """A server that never begins the TLS handshake stands for a network that drops all packets."""
+    for limit in (REQUEST_TIMEOUT, TRANSFER_TIMEOUT):
+        assert limit.connect is not None
+        assert limit.total is not None
+        assert limit.connect < limit.total, "the whole call ends first, and its error does not tell"
+    is_closed = asyncio.Event()
+
+    async def stall(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await is_closed.wait()
+        writer.close()
+
+    async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with BotClient(Secret(TOKEN), url) as client:
+            with pytest.raises(TimeoutError) as late:
+                await client.call("sendMessage", {}, limit=ClientTimeout(total=REQUEST_TIMEOUT.total, connect=0.01))
+        is_closed.set()
+    ours = translate(late.value, Secret(TOKEN), is_send=True)
     assert isinstance(ours, Transient)
     assert not ours.may_have_arrived
