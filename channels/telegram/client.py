@@ -69,7 +69,7 @@ class BotClient:
 
     async def __aenter__(self) -> Self:
         certificates: ssl.SSLContext | bool = True
-        if self._base.startswith("https:"):
+        if self._base.lower().startswith("https:"):
             # Reading the certificates takes tens of milliseconds.
             certificates = await asyncio.to_thread(ssl.create_default_context, cafile=certifi.where())
         connector = TCPConnector(ssl=certificates, ttl_dns_cache=DNS_CACHE_SECONDS)
