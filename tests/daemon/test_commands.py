@@ -17,8 +17,8 @@ async def test_undo_removes_only_the_last_message_and_its_answer(tmp_path: Path)
         await ask(chat, "my name is Bob")
         assert "my name is Bob" in await ask(chat, "/undo")
         assert "Ada" in await ask(chat, "what is my name?")
-        transcript = next((tmp_path / "data/sessions/transcripts").iterdir()).read_text()
-        assert "my name is Bob" in transcript
+    transcript = next((tmp_path / "data/sessions/transcripts").iterdir()).read_text()
+    assert "my name is Bob" in transcript
 
 
 async def test_undo_with_nothing_to_undo_says_so(tmp_path: Path) -> None:
