@@ -40,13 +40,13 @@ class Bot:
 
 def bare(api: str, model: str, client: str) -> list[str]:
     """Return the command of a bare bot. `client` says what calls the model: "sdk" or "aiohttp"."""
-    return [sys.executable, str(Path(__file__).with_name("bare_bot.py")), api, f"{model}/plain", TOKEN, client]
+    return [sys.executable, str(Path(__file__).with_name("bare_bot.py")), api, model, TOKEN, client]
 
 
 def gatehouse(api: str, model: str, home: Path) -> list[str]:
     """Return the command of a Gatehouse whose files are in `home`. Writes its configuration there."""
     config = home / "gatehouse.toml"
-    config.write_text(CONFIG.format(home=home, api=api, model=f"{model}/plain", token=TOKEN, port=free_port()))
+    config.write_text(CONFIG.format(home=home, api=api, model=model, token=TOKEN, port=free_port()))
     config.chmod(0o600)
     return [GATEHOUSE, "--config", str(config), "run"]
 

@@ -222,7 +222,7 @@ async def _gateway(model: str, chats: dict[int, int], *, seen: int) -> AsyncIter
         await _write_sessions(Path(home, "data", "sessions"), chats)
 
         def command(api: str) -> list[str]:
-            run = gatehouse(api, model, Path(home))
+            run = gatehouse(api, f"{model}/plain", Path(home))
             with Path(home, "gatehouse.toml").open("a") as config:
                 config.write(f"[session]\ncompaction = false\ncontext_messages = {seen}\n")
             return run

@@ -124,8 +124,8 @@ async def _profile(model: str, home: Path, chats: int) -> Profile:
     samples = home / "samples"
     async with (
         asyncio.timeout(300),
-        started(lambda api: bare(api, model, "aiohttp"), home) as bot,
-        started(lambda api: gatehouse(api, model, home), home) as ours,
+        started(lambda api: bare(api, f"{model}/plain", "aiohttp"), home) as bot,
+        started(lambda api: gatehouse(api, f"{model}/plain", home), home) as ours,
     ):
         for each in (bot, ours):
             await _drive(each, chats, 1.0)  # Their first messages fill caches.

@@ -123,9 +123,9 @@ async def _measured(model: str, home: Path) -> tuple[Measured, Measured, Measure
     """Measure the bots and Gatehouse in alternation, so that other load on the machine affects all of them equally."""
     async with (
         asyncio.timeout(600),
-        started(lambda api: bare(api, model, "aiohttp"), home) as plain,
-        started(lambda api: bare(api, model, "sdk"), home) as sdk,
-        started(lambda api: gatehouse(api, model, home), home) as ours,
+        started(lambda api: bare(api, f"{model}/plain", "aiohttp"), home) as plain,
+        started(lambda api: bare(api, f"{model}/plain", "sdk"), home) as sdk,
+        started(lambda api: gatehouse(api, f"{model}/plain", home), home) as ours,
     ):
         bots = (plain, sdk, ours)
         await asyncio.sleep(2)
