@@ -185,8 +185,8 @@ class Intake:
                 if question is not None:
                     parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
             kind = parsed.command.kind if parsed is not None else None
-            is_unread = kind is CommandKind.READING and self._sessions.active(routed.scope) is None
-            if parsed is not None and (kind is CommandKind.ORDERED or is_unread):
+            has_nothing_to_read = kind is CommandKind.READING and self._sessions.active(routed.scope) is None
+            if parsed is not None and (kind is CommandKind.ORDERED or has_nothing_to_read):
                 await self._run_now(parsed, inbound, routed, owner=owner)
             else:
                 await self._inbox.accept(inbound, routed, parsed)

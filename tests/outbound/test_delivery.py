@@ -277,7 +277,6 @@ async def test_an_answer_that_is_complete_at_once_starts_no_draft(tmp_path: Path
         async with post.delivery.stream_draft(HELLO, turn="t") as draft:
             draft.show(["hello"])
             await asyncio.sleep(0)
-            await asyncio.sleep(0)
             assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("draft")]
         await post.say(HELLO, "t", turn="t")
         await post.arrived()
