@@ -1,4 +1,4 @@
-"""Parses a message as a command. Pure: the registry and a text in, a value out."""
+"""Parses a message as a command. Pure: the registry and a message in, a value out."""
 
 import difflib
 import re
@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from gateway.commands.command import Command
 from gateway.commands.registry import BY_NAME
+from gateway.contract import Inbound
 
 # A command is one or two words of letters; `/etc/hosts` and `/2` are plain text. Group chats append `@botname`.
 _COMMAND = re.compile(r"(?P<mark>[/!])(?P<name>[a-z]+)(?:@\w+)?(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
@@ -20,6 +21,11 @@ class ParsedCommand(Struct, frozen=True):
 class UnknownCommand(Struct, frozen=True):
     suggestion: str
     """A sentence for the person who sent it."""
+
+
+def parse_message(inbound: Inbound) -> ParsedCommand | UnknownCommand | None:
+    """Return the command in a message; None if it is meant for the agent."""
+    return None if inbound.is_prompt else parse_command(inbound.text)
 
 
 def parse_command(text: str) -> ParsedCommand | UnknownCommand | None:

@@ -48,7 +48,7 @@ from gateway.contract.messages import (
     Receipt,
     Sender,
 )
-from gateway.contract.routes import Access, Caller, HasRoutes, Route
+from gateway.contract.routes import Access, Caller, HasRoutes, Route, TokenScope
 
 __all__ = [
     "Access",
@@ -94,5 +94,6 @@ __all__ = [
     "SessionInfo",
     "ShowsTyping",
     "TextLimit",
+    "TokenScope",
     "Verdict",
 ]

@@ -25,11 +25,18 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 class Sender(Struct, frozen=True, kw_only=True):
-    """The author of a message. A channel sets `is_owner` only if it has proof, such as a token or a Unix socket."""
+    """The author of a message. A channel sets `is_owner` only if it has proof, such as a token or a Unix socket.
+
+    A channel sets `is_verified` if it has proof that the configuration itself lets the sender in, such as the
+    signature of a webhook. No policy has to let such a sender in, but it has no rights of an owner.
+    """
 
     id: str
     name: str = ""
     is_owner: bool = False
+    is_verified: bool = False
+    token: str = ""
+    """The id of the API token of a program. The program has access while that token is valid."""
 
 
 class AttachmentKind(StrEnum):
@@ -68,7 +75,8 @@ class Inbound(Struct, frozen=True, kw_only=True):
 
     `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is still the time of
     the earlier message then. `forwarded_from` names the author of a forwarded message, "" if unknown. `quotes` is the
-    message that this one replies to.
+    message that this one replies to. The text of a message with `is_prompt` goes to the agent as it is, even if it
+    looks like a command. `instructions` are added to the system prompt of its turn.
     """
 
     address: Address
@@ -83,6 +91,8 @@ class Inbound(Struct, frozen=True, kw_only=True):
     edits: str | None = None
     forwarded_from: str | None = None
     quotes: Quote | None = None
+    is_prompt: bool = False
+    instructions: str = ""
 
 
 class OutboundKind(StrEnum):

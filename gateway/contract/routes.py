@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
+class TokenScope(StrEnum):
+    """What an API token allows."""
+
+    READ = "read"
+    """Read the sessions of the API."""
+    PROMPT = "prompt"
+    """Start sessions and send prompts to them. Without `read`, a token sees only the sessions that it has started."""
+    MANAGE = "manage"
+    """End, rename, archive, export and delete the sessions that the token sees, and answer their approvals."""
+    ADMIN = "admin"
+    """All of the above, also for the chats of people on every channel."""
+
+
 class Access(StrEnum):
     """Who may call a route."""
 
@@ -21,6 +34,8 @@ class Access(StrEnum):
     """Callers with the token, a cookie made from it, or the control socket."""
     CONTROL = "control"
     """Callers on the control socket, and none over TCP."""
+    API = "api"
+    """Callers with an API token that has `Route.scope`, and owners, who have every scope."""
     CHANNEL = "channel"
     """A platform that the channel recognises by a header. `Route.knows` is called before any of the body is read. Wrong
     guesses are not counted, or an attacker could lock the platform out. So the secret must be long."""
@@ -28,10 +43,19 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The caller of a route, as the server has identified it. An empty `name` means an unknown caller."""
+    """The caller of a route, as the server has identified it. An empty `name` means an unknown caller.
+
+    `token` is the id of the API token that the caller has shown; empty for owners.
+    """
 
     name: str = ""
     is_owner: bool = False
+    token: str = ""
+    scopes: frozenset[TokenScope] = frozenset()
+
+    def may(self, scope: TokenScope) -> bool:
+        """Return whether the caller has `scope`. Owners and `admin` have every scope."""
+        return self.is_owner or scope in self.scopes or TokenScope.ADMIN in self.scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +63,7 @@ class Route:
     """One HTTP route of a channel. Host, Origin, credential and size have been checked before `handle` runs.
 
     With `takes_file` the body is a file instead of JSON, and has not been read: `handle` reads it, and must stop if it
-    is too long.
+    is too long. With `takes_any_type` the body has been read, and may be anything: `handle` has to check it.
     """
 
     method: str
@@ -48,7 +72,12 @@ class Route:
     handle: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
     knows: Callable[[Mapping[str, str]], bool] | None = None
     """For `Access.CHANNEL`: checks the headers. Without it, every caller is refused."""
+    scope: TokenScope | None = None
+    """For `Access.API`: the scope that the token must have. None: any valid token will do."""
     takes_file: bool = False
+    takes_any_type: bool = False
+    is_stream: bool = False
+    """The response goes on for as long as the client reads it, so `handle` has no deadline."""
     deadline: float | None = None
     """Seconds that `handle` may take, if it needs more than usual."""
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from gateway.commands.parser import ParsedCommand, parse_command
+from gateway.commands.parser import ParsedCommand, parse_message
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
@@ -37,7 +37,7 @@ class MessageEdits:
             return self._now() - inbound.sent_at > MAX_AGE
         if row.inbound.sender.id != inbound.sender.id:
             return True  # Only the author of a message can change it.
-        if any(isinstance(parse_command(each.text), ParsedCommand) for each in (inbound, row.inbound)):
+        if any(isinstance(parse_message(each), ParsedCommand) for each in (inbound, row.inbound)):
             return False
         seen = MarkSeen.of(inbound, self._now())
         if await self._spool.was_seen(seen):

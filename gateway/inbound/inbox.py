@@ -1,7 +1,7 @@
 """The inbox: commits an accepted message, puts it into its lane, and runs the jobs that come out of the lanes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
 from time import time_ns
@@ -21,7 +21,7 @@ from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.routing import Routed
-from gateway.sessions import SessionManager, SessionStatus
+from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.keys import session_key
 from gateway.spool import AddToInbox, AddToOutbox, MarkSeen, Operation, Spool
 from gateway.turns.runner import TurnRunner
@@ -59,15 +59,30 @@ class Inbox:
         self._now = now
         self._random = Random()  # noqa: S311 - makes unique ids, not secrets
 
-    async def accept(self, inbound: Inbound, routed: Routed, parsed: ParsedCommand | None = None) -> None:
+    async def accept(
+        self,
+        inbound: Inbound,
+        routed: Routed,
+        parsed: ParsedCommand | None = None,
+        *,
+        into: str | None = None,
+        also: Sequence[Operation] = (),
+    ) -> Job:
         """Commit a message, or a command that is not run at intake, and put it into its lane; or do neither.
 
-        Raises `Refused` if too many messages are waiting. The caller holds the lock of the scope.
+        The message goes into the active session of its scope, or into the session with the key `into`. `also` is
+        committed with it. Raises `Refused` if too many messages are waiting. The caller holds the lock of the scope.
         """
         scope = routed.scope
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
-        # A reading command is about the active session, even a closed one. Anything else starts a new session then.
-        session = self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
+
+        def find_session() -> SessionMeta | None:
+            if into is not None:
+                return self._sessions.require_open(into)
+            # A reading command is about the active session, even a closed one. Anything else starts a new session then.
+            return self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
+
+        session = find_session()
         if parsed is None and session is not None and not self._sessions.is_loaded(session.key):
             try:
                 # The turn would read the session next. So a message is never accepted into one that cannot be read.
@@ -75,7 +90,7 @@ class Inbox:
             except Refused as refusal:
                 if not isinstance(refusal, SessionDamaged) and self._sessions.find(session.key) is not None:
                     raise
-            session = self._sessions.open_session(scope)  # It may have been closed or deleted while it was read.
+            session = find_session()  # It may have been closed or deleted while it was read.
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
@@ -101,15 +116,18 @@ class Inbox:
                 argument=parsed.argument if parsed else "",
                 has_begun=is_started,
             )
-            await self._commit_and_enqueue(job, lanes, lane, is_new_session=session is None)
+            await self._commit_and_enqueue(job, lanes, lane, also, is_new_session=session is None)
         except asyncio.CancelledError:
             await self._spool.drain()
             raise
         finally:
             if is_started:
                 lanes.release(lane)
+        return job
 
-    async def _commit_and_enqueue(self, job: Job, lanes: Lanes[Job], lane: str, *, is_new_session: bool) -> None:
+    async def _commit_and_enqueue(
+        self, job: Job, lanes: Lanes[Job], lane: str, also: Sequence[Operation], *, is_new_session: bool
+    ) -> None:
         inbound, rules = job.inbound, self._live.rules(job.inbound.address)
         is_reading = lanes is self._readings
         note: list[AddToOutbox] = []
@@ -145,7 +163,7 @@ class Inbox:
             if not is_reading:
                 if why_waiting and rules.waiting_sign is WaitingSign.REACTION:
                     self._reactions.add(job.turn, inbound)
-                if self._live.settings.channels[inbound.address.channel].busy is BusyMode.INTERRUPT:
+                if rules.busy is BusyMode.INTERRUPT:
                     lanes.stop(lane, INTERRUPTED)
                 if inbound.attachments:
                     self._downloads.start(job)
@@ -163,7 +181,7 @@ class Inbox:
             at=now,
             is_started=job.has_begun,
         )
-        operations: list[Operation] = [MarkSeen.of(inbound, now), accepted, *note]
+        operations: list[Operation] = [MarkSeen.of(inbound, now), *also, accepted, *note]
         if job.has_begun:
             entry = user_entry(inbound, turn=job.turn)
             await self._sessions.append(job.session, [entry], also=operations, then=enqueue)

@@ -3,7 +3,7 @@
 A message that the platform delivers twice is a `Duplicate`: see `MarkSeen` in `gateway/spool/operations.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -17,7 +17,7 @@ from gateway.access.rate_limit import RateCheck, RateLimiter
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
 from gateway.aio import KeyedLocks
 from gateway.commands.command import Call, CommandKind
-from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_command
+from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_message
 from gateway.commands.registry import APPROVE, DENY
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound, PeerKind, Verdict
@@ -25,10 +25,11 @@ from gateway.errors import ChannelError, NotAccepted, Refused
 from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
+from gateway.job import Job
 from gateway.metrics import Metrics
 from gateway.routing import Routed, route
 from gateway.sessions import SessionManager
-from gateway.spool import Duplicate, MarkSeen, Spool, SpoolBroken, SpoolFull
+from gateway.spool import Duplicate, MarkSeen, Operation, Spool, SpoolBroken, SpoolFull
 from gateway.text import clean, excerpt, split
 from gateway.turns.approvals import Approvals, parse_decision
 from gateway.turns.question import Decision
@@ -111,6 +112,38 @@ class Intake:
             report("message_rejected", channel=address.channel, chat=address.peer, verdict=verdict)
         return verdict
 
+    async def accept_prompt(
+        self, inbound: Inbound, routed: Routed, *, into: str | None = None, also: Sequence[Operation] = ()
+    ) -> Job:
+        """Accept the message of a program, whose access has been checked. When this returns, it cannot be lost.
+
+        It goes into the session with the key `into`, or else into the active session of its scope. `also` is committed
+        with it. Raises `Refused`, `Duplicate`, or `NotAccepted` if the program may try again later.
+        """
+        if self._is_closed:
+            raise NotAccepted("The gateway is shutting down. Try again in a moment.")
+        inbound = _cleaned(inbound)
+        self._check_text(inbound)
+        await self._scopes.acquire(routed.scope)
+        try:
+            job = await self._inbox.accept(inbound, routed, into=into, also=also)
+        except SpoolFull as full:
+            raise NotAccepted(str(full)) from full
+        finally:
+            self._scopes.release(routed.scope)
+        self._metrics.message_received(inbound.address, Verdict.ACCEPTED)
+        return job
+
+    def _check_text(self, inbound: Inbound) -> None:
+        """Raise `Refused` for a message that is too long or empty."""
+        max_chars = self._live.settings.gateway.max_message_chars
+        if len(inbound.text) > max_chars:
+            raise Refused(
+                f"That message has {len(inbound.text):,} characters; the limit is {max_chars:,}. Send it in parts."
+            )
+        if not (inbound.text.strip() or inbound.attachments or inbound.quotes):
+            raise Refused("That message was empty. Write something, or send /help.")
+
     async def _check(self, inbound: Inbound) -> Verdict:
         """Check access, rate and age, and accept what passes. A refusal is answered once."""
         address, sender = inbound.address, inbound.sender
@@ -154,19 +187,13 @@ class Intake:
 
     async def _accept(self, inbound: Inbound, *, owner: bool) -> Verdict:
         """Run an immediate command, and put everything else into the inbox. Raises `Refused`."""
-        max_chars = self._live.settings.gateway.max_message_chars
-        if len(inbound.text) > max_chars:
-            raise Refused(
-                f"That message has {len(inbound.text):,} characters; the limit is {max_chars:,}. Send it in parts."
-            )
-        if not (inbound.text.strip() or inbound.attachments or inbound.quotes):
-            raise Refused("That message was empty. Write something, or send /help.")
+        self._check_text(inbound)
         if inbound.edits is not None and await self._edits.apply(inbound):
             return Verdict.ACCEPTED
         if not inbound.is_addressed:
             return Verdict.IGNORED
         routed = route(self._live.settings, self._live.first_address(inbound.address), inbound.sender, inbound.guild)
-        parsed = parse_command(inbound.text)
+        parsed = parse_message(inbound)
         if isinstance(parsed, UnknownCommand):
             raise Refused(parsed.suggestion)
         if parsed is not None and parsed.command.kind is CommandKind.IMMEDIATE:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.commands.command import CommandKind
 from gateway.commands.info import RESTARTED_BY
-from gateway.commands.parser import ParsedCommand, parse_command
+from gateway.commands.parser import ParsedCommand, parse_message
 from gateway.commands.registry import RETRY
 from gateway.contract import Address, Outbound
 from gateway.errors import Refused, SessionDamaged
@@ -96,7 +96,7 @@ class WorkRecovery:
         if first.note == SESSION_DELETED:  # Its text is erased.
             return await self._abandon(rows, InboxState.ABANDONED, SESSION_DELETED)
         # The inbox keeps the message, not the parsed command.
-        parsed = parse_command(first.inbound.text)
+        parsed = parse_message(first.inbound)
         if isinstance(parsed, ParsedCommand):
             job = Job.from_row(first, rows[1:], command=parsed.command.name, argument=parsed.argument)
         else:
@@ -177,7 +177,7 @@ class WorkRecovery:
         note = f"{text} ({self.now:%F})"
         settled = [SetInboxState(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
         # A turn that has started gets an end in the transcript. Commands have no turn there, except /retry.
-        parsed = parse_command(first.inbound.text)
+        parsed = parse_message(first.inbound)
         is_turn = not isinstance(parsed, ParsedCommand) or parsed.command is RETRY
         end: list[Entry] = []
         if is_turn and first.state is not InboxState.RECEIVED:

@@ -7,7 +7,7 @@ from gateway.sessions import entries
 from gateway.sessions.archiver import ArchivedCopy
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.history import VisibleLine, undo_last_turn, visible_text
-from gateway.sessions.manager import SessionManager
+from gateway.sessions.manager import SessionEnded, SessionManager
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import Leaving
 from gateway.sessions.session import Session, SessionMeta
@@ -30,6 +30,7 @@ __all__ = [
     "Leaving",
     "RecoveryReport",
     "Session",
+    "SessionEnded",
     "SessionManager",
     "SessionMeta",
     "SessionProblem",

@@ -77,6 +77,10 @@ class Header(Entry, frozen=True, kw_only=True, tag="session"):
     origin: Origin | None
     epoch: int
     highest_number: int
+    repo: str = ""
+    """The repository that the session is bound to, for good."""
+    created_by: str = ""
+    """The id of the API token that started it; empty for the chats of people."""
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

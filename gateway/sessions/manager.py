@@ -23,6 +23,7 @@ from gateway.sessions import entries as e
 from gateway.sessions import transfer
 from gateway.sessions.archiver import ArchivedCopy, Archiver
 from gateway.sessions.entries import Entry
+from gateway.sessions.feed import SessionFeed
 from gateway.sessions.history import VisibleLine
 from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.recovery import RecoveryReport
@@ -38,7 +39,7 @@ from gateway.sessions.retention import (
     no_files,
     surplus_sessions,
 )
-from gateway.sessions.session import Session, SessionMeta, meta_of, new_header
+from gateway.sessions.session import NewSession, Session, SessionMeta, meta_of, new_header
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -50,6 +51,15 @@ from gateway.sessions.store import SessionStore, Then
 from gateway.spool import Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+class SessionEnded(Refused):
+    """The session takes no more messages. `status` says why."""
+
+    def __init__(self, status: SessionStatus) -> None:
+        super().__init__(f"This session is {status.value}, so it takes no more messages.")
+        self.status = status
+
 
 # Deleted sessions that are remembered, for turns that are still running in them.
 MAX_DELETED = 1000
@@ -79,7 +89,9 @@ class SessionManager:
         self.recovered_at = clock()
         self._clock = clock
         self._deleted = BoundedDict[str, None](MAX_DELETED)
-        self._store = SessionStore(disk, clock, journal)
+        self.feed = SessionFeed()
+        """Tells its followers about entries that were appended."""
+        self._store = SessionStore(disk, clock, journal, self.feed)
         # For long reads that must not delay appends.
         self._reader = WorkerThread("sessions-reader")
         self.archive = Archiver(self._store, self._reader)
@@ -189,6 +201,13 @@ class SessionManager:
         active = self.active(scope)
         return active if active is not None and active.status is SessionStatus.ACTIVE else None
 
+    def require_open(self, key: str) -> SessionMeta:
+        """Return a session that takes messages. Raises `Refused` if it has ended or does not exist."""
+        state = self._store.index.require(key)
+        if state.status is not SessionStatus.ACTIVE:
+            raise SessionEnded(state.status)
+        return meta_of(key, state)
+
     def take_notice(self, key: str) -> str | None:
         """Return the sentence that the next reply of a session has to begin with, once."""
         return self._store.cache.notices.pop(key, None)
@@ -210,6 +229,8 @@ class SessionManager:
         origin: Address,
         title: str | None = None,
         notice: str = "",
+        new: NewSession = NewSession(),  # noqa: B008 - it is immutable.
+        opening: Sequence[Entry] = (),
         is_busy: IsBusy = never_busy,
         also: Sequence[Operation] = (),
         then: Then | None = None,
@@ -217,16 +238,16 @@ class SessionManager:
     ) -> SessionMeta:
         """Start a session and make it the active one. Archive the surplus of the scope, except sessions that are busy.
 
-        `notice` is a sentence that the first reply begins with: why the session was started. `copies` has the result of
-        `copy_surplus`, if the caller needed to know it. `then` is called after the commit, even if the caller was
-        cancelled. If the commit fails, nothing has happened.
+        `notice` is a sentence that the first reply begins with: why the session was started. `opening` are entries that
+        it starts with. `copies` has the result of `copy_surplus`, if the caller needed to know it. `then` is called
+        after the commit, even if the caller was cancelled. If the commit fails, nothing has happened.
         """
         if copies is None:
             copies = await self.copy_surplus(scope, is_busy=is_busy)
         found = self._store.index[scope]
         number, epoch = found.highest_number + 1, found.epoch + 1
         key = session_key(scope, number)
-        header = new_header(scope, number, self._clock(), agent=agent, origin=origin, epoch=epoch)
+        header = new_header(scope, number, self._clock(), agent=agent, origin=origin, epoch=epoch, new=new)
         first: builtins.list[Entry] = [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
         if title and title.strip():
             first.append(e.Title(value=title))
@@ -235,6 +256,7 @@ class SessionManager:
             first.append(e.System(content=notice))
             # Before the commit, because `then` may start the turn that shows it.
             self._store.cache.notices[key] = notice
+        first += opening
         state = await self.archive.start_new(key, first, copies, also, then)
         self.lost.pop(scope, None)
         await self._retention.leave(found.active_session_key, Leaving.ROTATED)

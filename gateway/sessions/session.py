@@ -39,11 +39,21 @@ def fold(entries: Sequence[Entry]) -> SessionState:
     return state
 
 
-def new_header(scope: str, number: int, now: datetime, *, agent: str, origin: Address, epoch: int) -> e.Header:
+class NewSession(Struct, frozen=True, kw_only=True):
+    """What a program decides about the session that it starts. Without an `id`, the session gets a random one."""
+
+    id: str = ""
+    repo: str = ""
+    created_by: str = ""
+
+
+def new_header(
+    scope: str, number: int, now: datetime, *, agent: str, origin: Address, epoch: int, new: NewSession
+) -> e.Header:
     """Return the first entry of a new session, which has the highest number of its scope."""
     return e.Header(
         version=e.FORMAT,
-        id=str(uuid4()),
+        id=new.id or str(uuid4()),
         key=session_key(scope, number),
         scope=scope,
         number=number,
@@ -58,6 +68,8 @@ def new_header(scope: str, number: int, now: datetime, *, agent: str, origin: Ad
         ),
         epoch=epoch,
         highest_number=number,
+        repo=new.repo,
+        created_by=new.created_by,
     )
 
 
@@ -71,6 +83,10 @@ def initial_state(header: e.Header) -> SessionState:
         seq=header.seq,
         epoch=header.epoch,
         highest_number=max(header.highest_number, header.number),
+        id=header.id,
+        channel=header.origin.channel if header.origin is not None else "",
+        repo=header.repo,
+        created_by=header.created_by,
     )
 
 
@@ -107,7 +123,7 @@ def advance(state: SessionState, entry: Entry) -> SessionState:
         case e.Model():
             change["model"] = entry.value
         case e.Status():
-            change["status"] = entry.value
+            change.update(status=entry.value, status_by=entry.by, status_why=entry.why)
         case e.Activated():
             change["epoch"] = max(state.epoch, entry.epoch)
             change["highest_number"] = max(state.highest_number, entry.highest_number)
@@ -143,6 +159,16 @@ class SessionMeta(Struct, frozen=True, kw_only=True):
     """Tokens and cost of all its turns."""
     first: int
     """The seq of the first message since the last `clear`; 0: there is no message."""
+    seq: int = 0
+    """The number of its last entry."""
+    id: str = ""
+    """Empty if the session was stored by a version without it, until its header is read again."""
+    channel: str = ""
+    repo: str = ""
+    created_by: str = ""
+    """The id of the API token that started it; empty for the chats of people."""
+    status_by: str = ""
+    status_why: str = ""
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -177,4 +203,11 @@ def meta_of(key: str, state: SessionState) -> SessionMeta:
             cost_micros=state.cost_micros,
         ),
         first=state.first,
+        seq=state.seq,
+        id=state.id,
+        channel=state.channel,
+        repo=state.repo,
+        created_by=state.created_by,
+        status_by=state.status_by,
+        status_why=state.status_why,
     )

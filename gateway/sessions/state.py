@@ -63,5 +63,14 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     output_tokens: int = 0
     cost_micros: int = 0
     """The sum over all turns, including undone and cleared ones: they have been paid for."""
+    id: str = ""
+    """As in the header. Empty if the state was stored by a version without it, until the header is read again."""
+    channel: str = ""
+    """The channel on which it was started."""
+    repo: str = ""
+    created_by: str = ""
+    status_by: str = ""
+    """Who has set the status; empty for the first one."""
+    status_why: str = ""
     size: int = 0
     """Bytes of the transcript. Set in the index only: if the file has another size, it is read again."""

@@ -17,6 +17,7 @@ from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
 from gateway.sessions.cache import SessionCache
 from gateway.sessions.entries import Entry
+from gateway.sessions.feed import SessionFeed
 from gateway.sessions.history import current_summary
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.keys import parse_key
@@ -48,8 +49,15 @@ class SessionStore:
     the calls; another one waits for fsync.
     """
 
-    def __init__(self, disk: Disk, clock: Callable[[], datetime], journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Callable[[], datetime],
+        journal: Journal | None = None,
+        feed: SessionFeed | None = None,
+    ) -> None:
         self.disk = disk
+        self._feed = feed or SessionFeed()
         self.disk_thread = WorkerThread("sessions")
         self.index = SessionIndex()
         self.cache = SessionCache(self.index, disk, self.disk_thread, clock)
@@ -183,6 +191,7 @@ class SessionStore:
             if self._apply(key, stamped, len(data), is_active=is_active, created=created) and stamped:
                 self.flusher.unflushed[key] = stamped[-1].seq
                 self.disk_thread.post(write, partial(self._write_failed, key))
+            self._feed.appended(key, stamped)
             if then is not None:
                 then()
 
@@ -197,6 +206,7 @@ class SessionStore:
         except (*LOST, OSError) as error:
             if (refusal := self.cache.restore_lost(key, error)) is not None:
                 raise refusal from error
+        self._feed.appended(key, stamped)
         if then is not None:
             then()
 

@@ -216,8 +216,11 @@ class TurnContext:
         if any(message.pictures for message in messages):
             messages = await with_pictures(messages, self._store, sees=agent.info.sees_images)
         # The system prompt and the older messages are the same in each turn of a day, so providers can cache them.
+        system = system_prompt(agent.system, facts, notes)
+        if job.inbound.instructions:
+            system = f"{system}\n\n{job.inbound.instructions}"
         prompt = Prompt(
-            system=system_prompt(agent.system, facts, notes),
+            system=system,
             messages=messages,
             tools=agent.toolbox.specs(),
             model=agent.chosen_model,

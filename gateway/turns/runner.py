@@ -211,6 +211,7 @@ class TurnRunner:
 
     async def _handle_events(self, events: AsyncGenerator[Event, None], state: TurnState, draft: DraftStream) -> None:
         """Show the text as it comes, and record every other event before the agent loop goes on."""
+        job = state.jobs[0]
         async with aclosing(events):
             async for event in events:
                 match event:
@@ -219,6 +220,7 @@ class TurnRunner:
                             state.first_token_ms = state.elapsed_ms
                         state.streaming.append(delta)
                         draft.show(state.written, state.streaming)
+                        self._sessions.feed.wrote(job.session, job.turn, delta)
                     case Done(text=text):
                         state.streaming[:] = [text]
                     case StepDone(tool_calls=()):
@@ -273,6 +275,13 @@ class TurnRunner:
     def has_text(self, job: Job) -> bool:
         """Return whether the turn of `job` runs and has written a part of its answer."""
         return job.turn in self._running and self._running[job.turn].has_text
+
+    def unwritten_text(self, session: str) -> tuple[str, str] | None:
+        """Return the turn that is running in a session, and the text of its step so far. None if no turn is running."""
+        for turn, state in self._running.items():
+            if state.jobs[0].session == session and state.outcome is None:
+                return turn, "".join(state.streaming)
+        return None
 
     def has_lost_access(self, job: Job) -> bool:
         """Return whether a message that the turn of `job` works on now comes from a person without access."""

@@ -120,7 +120,8 @@ def user_entry(
     if files is None:
         files = tuple(unavailable(file, "it was not downloaded") for file in inbound.attachments)
     stripped = inbound.text.strip()
-    text = stripped[1:] if stripped.startswith("//") else inbound.text  # `//text` sends `/text` to the agent.
+    # In a chat, `//text` sends `/text` to the agent.
+    text = stripped[1:] if stripped.startswith("//") and not inbound.is_prompt else inbound.text
     if (quote := inbound.quotes) is not None:
         # The author is in quotes since people may call themselves "you".
         author = "you" if quote.is_ours else f'"{sanitize_name(quote.author) or "someone"}"'
