@@ -9,7 +9,7 @@ from config.secrets import Secret
 from config.settings.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
 from config.settings.channels import AccountSettings, Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
-from config.settings.sessions import LimitSettings, SessionSettings
+from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
 from config.settings.tools import (
     FetchSettings,
     FileSettings,
@@ -35,6 +35,7 @@ from config.types import (
 __all__ = [
     "AccountSettings",
     "AgentSettings",
+    "ApiSettings",
     "Backend",
     "Binding",
     "BusyMode",

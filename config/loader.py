@@ -172,6 +172,8 @@ def _apply_environment(tables: dict[str, Any], environ: Mapping[str, str], probl
     if minutes and isinstance(session, dict):
         if minutes.isascii() and minutes.isdecimal():
             tables = {**tables, "session": {**session, "idle_minutes": int(minutes)}}
+            if isinstance(api := tables.get("api", {}), dict):
+                tables["api"] = {**api, "idle_minutes": int(minutes)}
         else:
             message = f"the environment variable {_IDLE_VARIABLE} must be a whole number of minutes"
             hint = f"set it to a number, or unset {_IDLE_VARIABLE}"

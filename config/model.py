@@ -10,9 +10,9 @@ from config.errors import InvalidTables, InvalidValue, Problem, did_you_mean
 from config.settings.agents import VENDORS, AgentSettings, ProviderSettings, Repo
 from config.settings.channels import Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
-from config.settings.sessions import LimitSettings, SessionSettings
+from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
-from config.types import PRIVATE_WORKSPACES, Backend, ProviderKind, Slug, Table, resolve_links
+from config.types import PRIVATE_WORKSPACES, PROGRAM_CHANNELS, Backend, ProviderKind, Slug, Table, resolve_links
 
 
 class Settings(Table):
@@ -21,6 +21,7 @@ class Settings(Table):
     gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The gateway.")
     http: HttpSettings = Field(default_factory=HttpSettings, description="The HTTP server.")
     session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
+    api: ApiSettings = Field(default_factory=ApiSettings, description="The HTTP API for programs.")
     limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on the use of models.")
     agents: dict[Slug, AgentSettings] = Field(
         default_factory=dict, description="The agents by name; `main` always exists."
@@ -48,6 +49,7 @@ class Settings(Table):
         "gateway": {},
         "http": {},
         "session": {},
+        "api": {},
         "limits": {},
         "tools": {"shell": {}, "fetch": {}},
         "files": {},
@@ -72,6 +74,13 @@ class Settings(Table):
                     f"number {first[binding.match]} and number {number} match the same messages", "remove one of them"
                 )
         return bindings
+
+    @field_validator("channels")
+    @classmethod
+    def _check_channel_names_are_free(cls, channels: dict[str, ChannelSettings]) -> dict[str, ChannelSettings]:
+        for name in PROGRAM_CHANNELS & channels.keys():
+            raise InvalidValue(f"the name `{name}` belongs to the HTTP API", "see [api] for its settings")
+        return channels
 
     @field_validator("repos")
     @classmethod

@@ -119,6 +119,14 @@ PRIVATE_WORKSPACES = ".private"
 """Ends the name of the folder with an agent's private workspaces. No agent's name contains a dot."""
 
 
+API_CHANNEL = "api"
+"""The channel of the sessions that programs start with the session API."""
+OPENAI_CHANNEL = "openai"
+"""The channel of the sessions of programs that speak OpenAI's protocol."""
+PROGRAM_CHANNELS = frozenset({API_CHANNEL, OPENAI_CHANNEL})
+"""Channels of the HTTP API, which no adapter may be called after."""
+
+
 class WorkspaceMode(StrEnum):
     """Who works in the workspace of an agent: each scope in its own, or all scopes in one."""
 

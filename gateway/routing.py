@@ -6,6 +6,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from config import Binding, DmScope, GroupScope, Settings
+from config.types import PROGRAM_CHANNELS
 from gateway.contract import Address, PeerKind, Sender
 from gateway.errors import Refused
 
@@ -69,7 +70,7 @@ def is_reachable(settings: Settings, scope: str) -> bool:
     session = settings.session
     if rest == ["main"]:
         return session.dm_scope is DmScope.MAIN
-    if len(rest) < 2:  # noqa: PLR2004 - not a key of ours.
+    if len(rest) < 2 or rest[0] in PROGRAM_CHANNELS:  # noqa: PLR2004 - not a key of ours, or that of a program.
         return True
     if rest[-2] != "direct":
         return (rest[-2] == "sender") is (session.group_scope is GroupScope.PER_SENDER)
@@ -101,6 +102,11 @@ def _group_scope(settings: Settings, address: Address, sender: Sender) -> str:
             raise Refused("This message has no sender ID, so I can't answer it here.")
         parts += ["sender", _encoded(sender.id)]
     return ":".join(parts)
+
+
+def program_scope(agent: str, channel: str, peer: str) -> Routed:
+    """Return the scope of a program's own session. It is isolated, whatever `dm_scope` says."""
+    return Routed(agent=agent, scope=f"agent:{agent}:{channel}:direct:{_encoded(peer)}")
 
 
 @lru_cache(maxsize=4_096)

@@ -1,4 +1,4 @@
-"""Conversations, and limits on the use of models."""
+"""Conversations, the sessions of programs, and limits on the use of models."""
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -89,4 +89,22 @@ class LimitSettings(Table):
     )
     tokens_per_turn: Integer = Field(
         default=3_000_000, ge=0, description="Input and output tokens per answer, all steps; 0 means no limit."
+    )
+
+
+class ApiSettings(Table):
+    """The HTTP API for programs."""
+
+    max_active_sessions: Integer = Field(
+        default=5, ge=1, le=100_000, description="How many sessions that programs have started may be active at once."
+    )
+    idle_minutes: Integer = Field(
+        default=30,
+        ge=0,
+        le=100 * 365 * 1440,
+        description="After how many minutes without a prompt or an update of the agent a session of a program is "
+        "completed; 0 means never.",
+    )
+    rate_limit: Integer = Field(
+        default=600, ge=0, description="How many requests one token may send per minute; 0 means no limit."
     )
