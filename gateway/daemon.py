@@ -205,7 +205,7 @@ class Daemon:
         self.live.settings = settings
         if self.auth.replace_token(token):
             also_hide(token)
-            self.server.drop_authenticated()
+            self.server.drop_owners()
         await self._shut_out(named_people(old) - named_people(settings))
         await self.channels.apply(channels)
         self.agents.swap(agents)

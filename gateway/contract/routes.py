@@ -77,7 +77,8 @@ class Route:
     takes_file: bool = False
     takes_any_type: bool = False
     is_stream: bool = False
-    """The response goes on for as long as the client reads it, so `handle` has no deadline."""
+    """The response goes on for as long as the client reads it, so `handle` has no deadline. It is cancelled when the
+    client leaves, when the token of the client is revoked, and when the server closes."""
     deadline: float | None = None
     """Seconds that `handle` may take, if it needs more than usual."""
 

@@ -72,7 +72,7 @@ class HttpApp:
             if isinstance(error, ConnectionError) and is_disconnected:
                 raise
             has_begun = request.writer.output_size > 0
-            expected = None if has_begun else response_for(error)
+            expected = None if has_begun else response_for(error, request.path)
             if expected is not None:
                 response = expected
             else:
@@ -80,7 +80,7 @@ class HttpApp:
                 path = route.path if route else None  # The route's, because a path may contain secrets.
                 log.exception("request_failed", method=request.method, route=path, exc_info=error)
                 _abort_if_begun(request)
-                response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
+                response = error_response(request.path, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
         if not response.prepared and not connection.is_authenticated:
             # An anonymous client gets one request per connection, so it cannot hold one with a request now and then.
             response.force_close()
@@ -97,6 +97,12 @@ class HttpApp:
         caller = await self._guard.admit(request, route, connection)
         if is_upgrade and caller.is_owner:
             return await route.handle(request, caller)
+        if route.is_stream:
+            connection.stream = asyncio.current_task()
+            try:
+                return await route.handle(request, caller)
+            finally:
+                connection.stream = None
         limit = self._limits.upload if route.takes_file else self._limits.handler
         deadline = asyncio.timeout(limit if route.deadline is None else route.deadline)
         try:

@@ -43,7 +43,7 @@ class ConnectionServer(web.Server):
         """Authenticated connections that wait for their next request, the longest idle first."""
         self.control: set[HttpConnection] = set()
         self._make_request_of_app = make_request
-        self._open: set[web.RequestHandler] = set()
+        self._open: set[HttpConnection] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._is_closing = False
@@ -58,13 +58,21 @@ class ConnectionServer(web.Server):
             async with asyncio.timeout(self.limits.closing):
                 await self._all_closed.wait()
 
-    def drop_authenticated(self) -> None:
-        """Cut every connection that has shown a credential, with its WebSocket or its unfinished response.
+    def drop_token(self, token: str) -> None:
+        """Cut the connections that have shown an API token, with their WebSockets and unfinished responses.
 
-        Connections of the control socket stay: the system says who is behind them.
+        With an empty id, cut those of owners. Connections of the control socket stay: the system says who is behind
+        them.
         """
-        for transport in list(self.authenticated.values()):
-            transport.abort()
+        for connection, transport in list(self.authenticated.items()):
+            if connection.token == token:
+                transport.abort()
+
+    def drop_streams(self) -> None:
+        """Cut the connections whose handlers would write until their clients leave."""
+        for connection in list(self._open):
+            if connection.stream is not None and connection.transport is not None:
+                connection.transport.abort()
 
     def close_idle(self, *, keep: int) -> None:
         """Close authenticated connections that wait for a request, the longest idle first, until `keep` are left."""
@@ -109,6 +117,8 @@ class ConnectionServer(web.Server):
         self.control.discard(handler)
         self.anonymous.pop(handler, None)
         handler.cancel_abort()
+        if handler.stream is not None:
+            handler.stream.cancel()
         self._open.discard(handler)
         if not self._open:
             self._all_closed.set()
@@ -154,20 +164,30 @@ class HttpConnection(web.RequestHandler):
         self.has_header = False
         self.is_being_served = False
         """A whole request has arrived, and a handler works on it."""
+        self.token = ""
+        """The id of the API token that the last request has shown; empty for owners and anonymous clients."""
+        self.stream: asyncio.Task[object] | None = None
+        """The task of a handler that writes for as long as the client reads. It is cancelled when the client leaves."""
 
     @property
     def is_authenticated(self) -> bool:
         return self.is_control or self in self._server.authenticated
 
-    def authenticate(self) -> bool:
-        """Count this connection as authenticated from now on. Returns False if there are too many already."""
+    def authenticate(self, token: str) -> bool:
+        """Count this connection as authenticated from now on. Returns False if there are too many already.
+
+        `token` is the id of the API token that it has shown, and empty for an owner.
+        """
+        self.token = token
         server = self._server
         if self.is_authenticated:
             return True
-        if len(server.authenticated) >= server.limits.max_authenticated:
+        limit = server.limits.max_authenticated
+        limit -= limit // 8 if token else 0
+        if len(server.authenticated) >= limit:
             server.close_idle(keep=max(0, len(server.idle) - 1))
         transport = server.anonymous.get(self)
-        if len(server.authenticated) >= server.limits.max_authenticated or transport is None:
+        if len(server.authenticated) >= limit or transport is None:
             return False
         server.authenticated[self] = server.anonymous.pop(self)
         self.cancel_abort()
@@ -207,6 +227,6 @@ class HttpConnection(web.RequestHandler):
             raise ConnectionResetError("The response had begun when its handler failed.")
         # aiohttp would add its banner if the header were absent.
         headers = SECURITY_HEADERS | {"Server": ""}
-        response = error_response(status, INTERNAL_ERROR if is_our_fault else INVALID_REQUEST, headers)
+        response = error_response(request.path, status, INTERNAL_ERROR if is_our_fault else INVALID_REQUEST, headers)
         response.force_close()
         return response

@@ -5,7 +5,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -21,6 +21,14 @@ from gateway.http.responses import NO_JSON, HttpError, HttpLimits
 IS_PROXIED = web.RequestKey("is_proxied", bool)
 """True if a request came through a proxy, so that its address is the proxy's."""
 
+OWNERS_ONLY = (
+    "This needs the token. To sign a browser in, run `gatehouse link`. "
+    "Programs send the header `Authorization: Bearer <token>`."
+)
+PROGRAMS_ONLY = (
+    "This needs a valid API token in the header `Authorization: Bearer <token>`. "
+    "Create one with `gatehouse token create`."
+)
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -46,6 +54,9 @@ class Guard:
     """Finds out who is calling, and raises `HttpError` if the request is not allowed."""
 
     auth: Auth
+    find_token: Callable[[str], Caller | None]
+    """Returns the program that an API token belongs to. None means a wrong token, and an anonymous caller one that
+    was valid once."""
     hosts: AllowedHosts
     users: Mapping[int, str]
     """Who may use the control socket: user names by uid."""
@@ -85,14 +96,9 @@ class Guard:
         if route.access is Access.CHANNEL:
             if route.knows is None or not route.knows(request.headers):
                 raise HttpError(HTTPStatus.UNAUTHORIZED, "Only the platform that this webhook belongs to may call it.")
-        elif route.access is not Access.PUBLIC and not caller.is_owner:
-            raise HttpError(
-                HTTPStatus.UNAUTHORIZED,
-                "This needs the token. To sign a browser in, run `gatehouse link`. "
-                "Programs send the header `Authorization: Bearer <token>`.",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-        if caller.is_owner and not connection.authenticate():
+        elif route.access is not Access.PUBLIC:
+            _check_access(caller, route)
+        if (caller.is_owner or caller.token) and not connection.authenticate(caller.token):
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections are open. Close some and try again.")
         # Without asking us first, a page of another site can send forms and plain text. It cannot send these types.
         if route.takes_file:
@@ -101,7 +107,12 @@ class Guard:
                     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
                     "Send the file unchanged, with `Content-Type: application/octet-stream`.",
                 )
-        elif request.method not in SAFE_METHODS:
+        # No page of another site can send the header `Authorization` either.
+        elif (
+            request.method not in SAFE_METHODS
+            and not route.takes_any_type
+            and (request.body_exists or not _bearer(request))
+        ):
             is_json = request.content_type == "application/json" and (request.charset or "utf-8").lower() == "utf-8"
             if not is_json or "Content-Encoding" in request.headers:
                 raise HttpError(
@@ -112,43 +123,47 @@ class Guard:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # The response has not begun.
         if request.method not in SAFE_METHODS and not route.takes_file:
-            await self._read_body(request)
+            await self._read_body(request, is_json=not route.takes_any_type)
         connection.is_being_served = True
         return caller
 
     def _identify(self, request: web.Request, route: Route, connection: HttpConnection) -> Caller:
-        """Return the owner or an anonymous caller. Raises `TooManyAttempts` after too many wrong credentials."""
+        """Return the owner, a program or an anonymous caller.
+
+        Raises `TooManyAttempts` after too many wrong credentials.
+        """
         if connection.is_control:
             name = self.users.get(_peer_uid(request.get_extra_info("socket")))
             return Caller() if name is None else Caller(name=name, is_owner=True)
         if route.access is Access.CHANNEL:
             return Caller()
         # A token in the query is never read: queries end up in logs and in browser histories.
-        authorization = request.headers.get("Authorization")
-        scheme, _, token = (authorization or "").partition(" ")
-        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        is_attempt, bearer = "Authorization" in request.headers, _bearer(request)
         # A cookie counts only if our own page sent it. A browser sends no Origin with a page's own GET, but then sends
         # Sec-Fetch-Site, which no script can set.
         is_own_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
         cookie = request.cookies.get(cookie_name(request)) if is_own_page else None
 
         def check() -> Caller | None:
-            """Return None for a wrong credential, and an anonymous caller for a cookie that was valid once."""
-            if authorization is not None and self.auth.is_token(bearer):
+            """Return None for a wrong credential, and an anonymous caller for one that was valid once."""
+            if bearer and self.auth.is_token(bearer):
                 return Caller(name="owner", is_owner=True)
+            program = self.find_token(bearer) if bearer else None
+            if program is not None and program.token:
+                return program
             if cookie is None or not self.auth.is_signed(cookie):
-                return None
+                return program
             return Caller() if self.auth.is_expired(cookie) else Caller(name="owner", is_owner=True)
 
         # A browser sends an old cookie with every file of the page, and needs the page to get a new one. So a wrong
         # cookie on a public route is no attempt.
-        if authorization is None and (cookie is None or route.access is Access.PUBLIC):
+        if not is_attempt and (cookie is None or route.access is Access.PUBLIC):
             return check() or Caller()
         found = self.auth.rate_limiter.attempt(request.remote, check, is_proxied=request[IS_PROXIED])
         return found or Caller()
 
-    async def _read_body(self, request: web.Request) -> None:
-        """Read and check the whole body, so that a handler never waits for it. `request.json()` then just works."""
+    async def _read_body(self, request: web.Request, *, is_json: bool) -> None:
+        """Read the whole body, so that a handler never waits for it. `request.json()` then just works."""
         if (request.content_length or 0) > self.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self.max_body_bytes)
         try:
@@ -158,11 +173,38 @@ class Guard:
             raise HttpError(HTTPStatus.REQUEST_TIMEOUT, "The body took too long to arrive.") from error
         except web.RequestPayloadError as error:
             raise HttpError(HTTPStatus.BAD_REQUEST, "The body doesn't match its headers.") from error
+        if not is_json:
+            return
         try:
             # This also refuses lone surrogates, which none of our files could store.
             msgspec.json.decode(body or b"{}", type=dict[str, object])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpError(HTTPStatus.BAD_REQUEST, NO_JSON) from error
+
+
+def _bearer(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _check_access(caller: Caller, route: Route) -> None:
+    """Raise `HttpError` if the route is not for this caller. API tokens open only the routes of the API."""
+    is_api = route.access is Access.API
+    if caller.is_owner or (is_api and caller.token and (route.scope is None or caller.may(route.scope))):
+        return
+    if not caller.token:
+        raise HttpError(
+            HTTPStatus.UNAUTHORIZED,
+            PROGRAMS_ONLY if is_api else OWNERS_ONLY,
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if not is_api or route.scope is None:
+        raise HttpError(HTTPStatus.FORBIDDEN, "API tokens don't work here. This needs the token of the owner.")
+    raise HttpError(
+        HTTPStatus.FORBIDDEN,
+        f"This token lacks the scope `{route.scope}`. Create one that has it with `gatehouse token create`.",
+        extra={"scope": route.scope},
+    )
 
 
 def cookie_name(request: web.Request) -> str:

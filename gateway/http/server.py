@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +14,7 @@ from typing import Self
 from aiohttp import web
 
 from config import HttpSettings
-from gateway.contract import Route
+from gateway.contract import Caller, Route
 from gateway.errors import CannotStart
 from gateway.http.app import HttpApp
 from gateway.http.auth import Auth
@@ -41,6 +41,7 @@ class HttpServer:
         auth: Auth,
         routes: Sequence[Route],
         control_path: Path,
+        find_token: Callable[[str], Caller | None] = lambda _: None,
         listen: bool = True,
         limits: HttpLimits | None = None,
     ) -> None:
@@ -50,6 +51,7 @@ class HttpServer:
         self.port = 0
         self._settings = settings
         self._auth = auth
+        self._find_token = find_token
         self._control_path = control_path
         self._listen = listen
         self._limits = limits or HttpLimits()
@@ -67,16 +69,20 @@ class HttpServer:
     ) -> None:
         await self._stack.aclose()
 
-    def drop_authenticated(self) -> None:
+    def drop_owners(self) -> None:
         """Cut every connection that was authenticated with the token or a cookie, because the token has changed."""
+        self.drop_token("")
+
+    def drop_token(self, token: str) -> None:
+        """Cut every connection that was authenticated with the API token that has this id."""
         if self._connections is not None:
-            self._connections.drop_authenticated()
+            self._connections.drop_token(token)
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         """Start everything, and push its closing to `stack`.
 
-        Closing happens in reverse order: stop accepting, refuse new connections, close WebSockets, end requests, wait
-        for the connections, clean up the app, and close the listening sockets.
+        Closing happens in reverse order: stop accepting, refuse new connections, cut streams, close WebSockets, end
+        requests, wait for the connections, clean up the app, and close the listening sockets.
         """
         host, listeners = self._settings.host, []
         url_host = f"[{host}]" if ":" in host else host
@@ -93,6 +99,7 @@ class HttpServer:
 
         guard = Guard(
             auth=self._auth,
+            find_token=self._find_token,
             hosts=AllowedHosts.of(url_host, self.port, self._settings.allowed_hosts),
             users=await asyncio.to_thread(control_users),
             limits=self._limits,
@@ -109,6 +116,7 @@ class HttpServer:
         stack.push_async_callback(connections.wait_closed)
         stack.push_async_callback(runner.cleanup)
         stack.push_async_callback(http_app.close_websockets)
+        stack.callback(connections.drop_streams)
         stack.callback(connections.refuse_new)
         await runner.setup()
         for listener in listeners:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from config import HttpSettings, Secret
-from gateway.contract import Route
+from gateway.contract import Caller, Route, TokenScope
 from gateway.http.auth import Auth, Clock
 from gateway.http.responses import HttpLimits
 from gateway.http.routes import Health, core_routes
@@ -19,6 +19,22 @@ from gateway.http.server import HttpServer
 TOKEN = "the-token-of-these-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 TIMEOUT = 90.0
+
+PROGRAMS = {
+    f"gh_{scope}_secret": Caller(name=f"the {scope} program", token=f"id-of-{scope}", scopes=frozenset({scope}))
+    for scope in TokenScope
+}
+"""A program for each scope, by its API token."""
+EXPIRED = "gh_expired_secret"
+
+
+def find_program(token: str) -> Caller | None:
+    return Caller() if token == EXPIRED else PROGRAMS.get(token)
+
+
+def program(scope: TokenScope) -> dict[str, str]:
+    """Return the credential of the program with this scope."""
+    return {"Authorization": f"Bearer gh_{scope}_secret"}
 
 
 @dataclass
@@ -124,7 +140,14 @@ async def serving(
     chosen = HttpSettings(**{"port": 0, "token": Secret(TOKEN), **settings})
     control_path = data_dir / "control.sock"
     core = core_routes(auth=auth, health=health, url=lambda: server.url)
-    server = HttpServer(chosen, auth=auth, routes=[*core, *routes], control_path=control_path, limits=limits)
+    server = HttpServer(
+        chosen,
+        auth=auth,
+        routes=[*core, *routes],
+        control_path=control_path,
+        find_token=find_program,
+        limits=limits,
+    )
     async with (
         server,
         aiohttp.ClientSession(server.url, cookie_jar=aiohttp.DummyCookieJar()) as client,

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.contract import TokenScope
 from gateway.http.guard import AllowedHosts
 from gateway.http.responses import HttpLimits
 from tests.http.examples import EXAMPLES
-from tests.http.harness import BEARER, TOKEN, serving
+from tests.http.harness import BEARER, TOKEN, program, serving
 
 FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", ""]
 FOREIGN_ORIGINS = [
@@ -90,7 +91,29 @@ async def test_content_types_that_a_foreign_form_can_send_are_refused(tmp_path: 
         for path in ("/example", "/example/public", "/auth/exchange"):
             headers = BEARER | {"Content-Type": content_type}
             assert await running.status("POST", path, data=b"{}", headers=headers) == 415
-        assert await running.status("DELETE", "/example/things/x", headers=BEARER) == 415
+        headers = running.cookie() | running.own
+        assert await running.status("DELETE", "/example/things/x", headers=headers) == 415
+
+
+async def test_a_bearer_token_needs_no_content_type_without_a_body(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        assert await running.status("DELETE", "/example/things/x", headers=BEARER) == 200
+        assert await running.status("DELETE", "/api/example/x", headers=program(TokenScope.MANAGE)) == 200
+        for headers in (BEARER, {"Authorization": "Basic Og=="}):
+            assert await running.status("POST", "/example/public", data=b"{}", headers=headers) == 415
+        assert await running.status("POST", "/example/public", headers={"Authorization": "Basic Og=="}) == 415
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "image/png", ""])
+async def test_a_route_may_take_a_body_of_any_type(tmp_path: Path, content_type: str) -> None:
+    headers = {"Content-Type": content_type, "X-Signature": "signed"}
+    async with serving(tmp_path, EXAMPLES, max_body_bytes=5000, limits=HttpLimits(body=0.2, linger=0.1)) as running:
+        async with running.client.post("/hooks/example", data=b"\xff{", headers=headers) as response:
+            assert await response.read() == b"\xff{"
+        assert await running.status("POST", "/hooks/example", data=b" " * 5001, headers=headers) == 413
+        assert await running.status("POST", "/hooks/example", data=b"{}") == 401
+        slow = running.head("POST /hooks/example", headers | {"Content-Length": "2"})
+        assert (await running.raw(slow)).startswith(b"HTTP/1.1 408")
 
 
 async def test_a_compressed_body_is_refused(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import pytest
 from config import HttpSettings, Secret, Settings
 from gateway.admin.client import ControlClient
 from gateway.build import open_daemon
-from gateway.contract import Access, Route
+from gateway.contract import Access, Route, TokenScope
 from gateway.errors import Refused
 from gateway.http.auth import COOKIE_LIFETIME, Auth
 from gateway.http.routes import ChannelHealth, Health, core_routes
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES
-from tests.http.harness import BEARER, TOKEN, Running, Time, serving
+from tests.http.harness import BEARER, EXPIRED, TOKEN, Running, Time, program, serving
 
 
 @pytest.fixture
@@ -88,6 +88,20 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("POST", "/telegram/default/webhook"): Access.CHANNEL,
         ("GET", "/web/ws"): Access.OWNER,
         ("GET", "/terminal/ws"): Access.CONTROL,
+        ("GET", "/api/example"): Access.API,
+        ("GET", "/api/example/{name}"): Access.API,
+        ("POST", "/api/example"): Access.API,
+        ("DELETE", "/api/example/{name}"): Access.API,
+        ("GET", "/api/refuse"): Access.API,
+        ("GET", "/api/crash"): Access.API,
+        ("GET", "/api/explain"): Access.API,
+        ("GET", "/api/stream"): Access.API,
+        ("GET", "/api/admin"): Access.API,
+        ("POST", "/v1/example"): Access.API,
+        ("GET", "/v1/example/refuse"): Access.API,
+        ("GET", "/v1/example/crash"): Access.API,
+        ("GET", "/v1/example/explain"): Access.API,
+        ("POST", "/hooks/example"): Access.CHANNEL,
         ("GET", "/example"): Access.OWNER,
         ("POST", "/example"): Access.OWNER,
         ("POST", "/example/public"): Access.PUBLIC,
@@ -116,7 +130,8 @@ def bad_credentials(running: Running, time: Time) -> Iterator[dict[str, str]]:
     cookie = running.cookie()["Cookie"]
     name, value = cookie.split("=", 1)
     yield {}
-    for token in ("", "wrong", "null", "undefined", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper()):
+    api_tokens = ("gh_", "gh_read", "gh_read_", "gh_read_secre", "gh_read_secretx", "GH_READ_SECRET", EXPIRED)
+    for token in ("", "wrong", "null", "undefined", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), *api_tokens):
         yield {"Authorization": f"Bearer {token}"}
     yield {"Authorization": f"Basic {TOKEN}"}
     yield {"Authorization": TOKEN}
@@ -177,6 +192,34 @@ async def test_no_bad_credential_opens_a_websocket(tmp_path: Path, mounted_route
                 time.now += 60
                 status = await running.upgrade(filled(route.path), headers)
                 assert status == refusal(route.access, headers, running.server.url), (route, headers)
+
+
+async def test_no_api_token_opens_a_route_that_is_not_for_it(tmp_path: Path, mounted_routes: list[Route]) -> None:
+    """Not even `admin` opens the routes of the owner and of the control socket."""
+    async with serving(tmp_path, mounted_routes) as running:
+        for route in guarded(running.server.routes):
+            for scope in TokenScope:
+                status = await running.status(
+                    route.method,
+                    filled(route.path),
+                    headers=program(scope),
+                    json={} if route.method == "POST" else None,
+                    allow_redirects=False,
+                )
+                match route.access:
+                    case Access.API if scope in {TokenScope.ADMIN, route.scope} or route.scope is None:
+                        assert status not in {401, 403}, (route, scope)
+                    case Access.CONTROL:
+                        assert status == 404, (route, scope)
+                    case Access.CHANNEL:
+                        assert status == 401, (route, scope)
+                    case _:
+                        assert status == 403, (route, scope)
+
+
+async def test_every_route_of_the_api_names_a_scope(mounted_routes: list[Route]) -> None:
+    without = {route.path for route in mounted_routes if route.access is Access.API and route.scope is None}
+    assert without == {"/api/example"}
 
 
 async def test_a_bad_credential_is_anonymous_on_public_routes(tmp_path: Path, mounted_routes: list[Route]) -> None:

@@ -51,7 +51,7 @@ async def test_a_new_token_cuts_websockets_and_unfinished_responses_but_not_the_
             writer.write(running.head("GET /stream", BEARER))
             await reader.readuntil(b"first")
             running.auth.replace_token(Secret(NEW))
-            running.server.drop_authenticated()
+            running.server.drop_owners()
             for cut in (by_token, by_cookie):
                 assert (await cut.receive(timeout=TIMEOUT)).type in {WSMsgType.CLOSED, WSMsgType.ERROR}
             await read_all(reader)
