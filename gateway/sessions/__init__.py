@@ -5,12 +5,13 @@ Write entries as `entries.User(...)`: their class names are too general to be im
 
 from gateway.sessions import entries
 from gateway.sessions.archiver import ArchivedCopy
+from gateway.sessions.directory import SessionFilter, SessionPage
 from gateway.sessions.entries import Entry, TurnOutcome
 from gateway.sessions.history import VisibleLine, undo_last_turn, visible_text
-from gateway.sessions.manager import SessionEnded, SessionManager
+from gateway.sessions.manager import SessionManager
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import Leaving
-from gateway.sessions.session import Session, SessionMeta
+from gateway.sessions.session import Session, SessionEnded, SessionMeta
 from gateway.sessions.state import SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
 from gateway.sessions.storage.verify import SessionProblem, VerifyReport
@@ -31,8 +32,10 @@ __all__ = [
     "RecoveryReport",
     "Session",
     "SessionEnded",
+    "SessionFilter",
     "SessionManager",
     "SessionMeta",
+    "SessionPage",
     "SessionProblem",
     "SessionStatus",
     "TurnOutcome",

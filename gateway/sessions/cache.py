@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -212,6 +214,15 @@ class SessionCache:
             return None
         self._sessions.move_to_end(key)
         return cached.entries
+
+    def entries_since(self, key: str, seq: int) -> list[Entry] | None:
+        """Return the entries after `seq` if they are all cached."""
+        cached = self._sessions.get(key)
+        if cached is None or not cached.entries:
+            return None
+        if cached.messages is not None and cached.entries[0].seq > seq + 1:
+            return None
+        return cached.entries[bisect_right(cached.entries, seq, key=attrgetter("seq")) :]
 
     def put(self, key: str, entries: list[Entry], size: int, *, messages: int | None = None) -> None:
         """Cache the last entries of a session, which take `size` bytes in its transcript."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -83,6 +84,12 @@ class IndexSnapshot(Struct, frozen=True, kw_only=True):
     dropped: frozenset[str]
 
 
+class IndexFollower(Protocol):
+    """Follows the changes of the index. Called on the event loop in the middle of a change, so it must not raise."""
+
+    def scope_changed(self, before: Scope, after: Scope) -> None: ...
+
+
 class SessionIndex:
     """The scopes and the states of their sessions, in memory. Use it from the event loop only.
 
@@ -95,6 +102,8 @@ class SessionIndex:
 
     def load(self, encoded: Mapping[str, EncodedScope], session_count: int) -> None:
         """Start from what recovery has found."""
+        self.follower: IndexFollower | None = None
+        """Is told about changes until the next `load`, which may replace all sessions."""
         self.session_count = session_count
         # Tens of thousands of scopes are common, and few are used at a time. JSON takes much less memory than objects.
         self._encoded = dict(encoded)
@@ -121,12 +130,27 @@ class SessionIndex:
         scope = self._decoded[name] = _scope_decoder.decode(encoded)
         return scope
 
+    def peek(self, name: str) -> Scope:
+        """Return a scope without keeping it decoded. For readers of the whole index."""
+        scope = self._changed.get(name) or self._decoded.get(name)
+        if scope is not None:
+            return scope
+        encoded = self._encoded.get(name)
+        return EMPTY_SCOPE if encoded is None or name in self._dropped else _scope_decoder.decode(encoded)
+
+    def names(self) -> list[str]:
+        """Return the names of all scopes, quicker than `__iter__`. Some are there twice, and dropped ones too."""
+        return [*self._encoded, *self._changed]
+
     def __setitem__(self, name: str, scope: Scope) -> None:
-        self.session_count += len(scope.sessions) - len(self[name].sessions)
+        before = self[name]
+        self.session_count += len(scope.sessions) - len(before.sessions)
         # `_changed` keeps the scope until a flush has written it, so it must not be dropped with the decoded ones.
         self._changed[name] = scope
         self._decoded.pop(name, None)
         self._dropped.discard(name)
+        if self.follower is not None:
+            self.follower.scope_changed(before, scope)
 
     def find(self, key: str) -> SessionState | None:
         """Return the state of a session, or None if it does not exist."""
@@ -156,6 +180,8 @@ class SessionIndex:
 
     def drop_scope(self, name: str) -> None:
         """Remove a scope that has no sessions left. Its numbers start again at 1."""
+        if self.follower is not None:
+            self.follower.scope_changed(self.peek(name), EMPTY_SCOPE)
         self._changed.pop(name, None)
         self._decoded.pop(name, None)
         self._dropped.add(name)

@@ -3,10 +3,12 @@
 import re
 from functools import lru_cache
 from hashlib import blake2b
+from uuid import UUID, uuid5
 
 _KEY = re.compile(r"(?P<scope>[^#]+)(?:#(?P<number>[1-9][0-9]{0,17}))?")
 _UNREADABLE = re.compile(r"[^a-z0-9]+")
 _READABLE_LENGTH = 80
+_LOST_IDS = UUID("9d5bd4fb-1d6e-4b3c-8f6b-1c8a4a1f0e27")
 
 
 def session_key(scope: str, number: int) -> str:
@@ -34,3 +36,8 @@ def file_name(key: str) -> str:
     readable = _UNREADABLE.sub("-", key.lower())[:_READABLE_LENGTH].strip("-") or "session"
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{readable}-{digest}.jsonl"
+
+
+def derived_id(key: str) -> str:
+    """Return the id of a session whose header, which has its id, is lost. It is the same each time."""
+    return str(uuid5(_LOST_IDS, file_name(key)))

@@ -22,6 +22,7 @@ from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions import transfer
 from gateway.sessions.archiver import ArchivedCopy, Archiver
+from gateway.sessions.directory import SessionDirectory
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
 from gateway.sessions.history import VisibleLine
@@ -39,7 +40,7 @@ from gateway.sessions.retention import (
     no_files,
     surplus_sessions,
 )
-from gateway.sessions.session import NewSession, Session, SessionMeta, meta_of, new_header
+from gateway.sessions.session import NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -51,14 +52,6 @@ from gateway.sessions.store import SessionStore, Then
 from gateway.spool import Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-
-class SessionEnded(Refused):
-    """The session takes no more messages. `status` says why."""
-
-    def __init__(self, status: SessionStatus) -> None:
-        super().__init__(f"This session is {status.value}, so it takes no more messages.")
-        self.status = status
 
 
 # Deleted sessions that are remembered, for turns that are still running in them.
@@ -96,6 +89,8 @@ class SessionManager:
         self._reader = WorkerThread("sessions-reader")
         self.archive = Archiver(self._store, self._reader)
         """Lists and restores archived sessions."""
+        self.directory = SessionDirectory(self._store, self._reader)
+        """Finds sessions of all scopes by their ids, and lists them by filters."""
         self._retention = Retention(self._store, self.archive, clock, on_leaving, remove_files)
 
     @classmethod
@@ -451,11 +446,20 @@ class SessionManager:
 
     async def entries(self, key: str) -> AsyncGenerator[Entry, None]:
         """Yield all entries of a session from the first one, except damaged ones. Reads them in blocks."""
-        async for line in self.export_lines(key):
+        async for line in transfer.split_lines(self.export_lines(key)):
             try:
                 yield decode(line)
             except DamagedEntry:
                 continue
+
+    def entries_since(self, key: str, seq: int) -> AsyncGenerator[Entry, None]:
+        """Yield the entries with a higher `seq`, in order and each once, up to now. Reads only what is not cached.
+
+        Entries that are appended after the start may be included. Raises `Refused` if the session does not exist.
+        """
+        if self._store.index.find(key) is None and self._store.index[parse_key(key)[0]].archived:
+            return transfer.entries_after(self.archive.lines(key), seq)
+        return transfer.entries_since(self._store, self._reader, key, seq)
 
     async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
         """Add a session from the lines of `export_lines`. It keeps its key, number and id.

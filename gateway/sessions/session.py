@@ -12,10 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from gateway.contract import Address
+from gateway.errors import Refused
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import is_visible, visible_text
-from gateway.sessions.keys import parse_key, session_key
+from gateway.sessions.keys import derived_id, parse_key, session_key
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.spool import UsageTotal
 from gateway.text import excerpt
@@ -37,6 +38,14 @@ def fold(entries: Sequence[Entry]) -> SessionState:
     for entry in rest:
         state = advance(state, entry)
     return state
+
+
+class SessionEnded(Refused):
+    """The session takes no more messages. `status` says why."""
+
+    def __init__(self, status: SessionStatus) -> None:
+        super().__init__(f"This session is {status.value}, so it takes no more messages.")
+        self.status = status
 
 
 class NewSession(Struct, frozen=True, kw_only=True):
@@ -87,6 +96,22 @@ def initial_state(header: e.Header) -> SessionState:
         channel=header.origin.channel if header.origin is not None else "",
         repo=header.repo,
         created_by=header.created_by,
+    )
+
+
+def with_identity(key: str, state: SessionState, header: e.Header | None) -> SessionState:
+    """Return a state that was stored without its id with the facts that only the header has; None: it is lost."""
+    if state.id:
+        return state
+    if header is None:
+        return msgspec.structs.replace(state, id=derived_id(key))
+    first = initial_state(header)
+    return msgspec.structs.replace(
+        state,
+        id=first.id or derived_id(key),
+        channel=first.channel,
+        repo=first.repo,
+        created_by=first.created_by,
     )
 
 

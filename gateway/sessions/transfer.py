@@ -1,6 +1,7 @@
-"""Export and import of whole sessions, as the lines of their transcripts, also under another key."""
+"""Export and import of whole sessions, as the lines of their transcripts, also under another key; reading entries."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from gateway.aio import WorkerThread
 from gateway.errors import Refused
 from gateway.sessions import entries as e
+from gateway.sessions.entries import Entry
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.storage.codec import DamagedEntry, decode, encode
@@ -15,14 +17,19 @@ from gateway.sessions.storage.transfer_files import BLOCK, ExportFile, ImportFil
 from gateway.sessions.store import SessionStore
 
 
-async def export_lines(store: SessionStore, reader: WorkerThread, key: str) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a transcript, and those that wait to be appended, as of the first call."""
+async def export_lines(
+    store: SessionStore, reader: WorkerThread, key: str, *, after: int = 0
+) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a transcript, and those that wait to be appended, as of the first call.
+
+    With `after`, most entries up to that seq are left out.
+    """
     store.index.require(key)
     export: ExportFile | None = None
     try:
         size, waiting = await store.disk_thread.submit(store.disk.snapshot, key)
         if size:
-            export = await reader.submit(ExportFile, store.disk.path(key), size)
+            export = await reader.submit(ExportFile, store.disk.path(key), size, after)
     except OSError as error:
         store.index.require(key)  # Raises if the session was deleted in the meantime.
         raise store.cache.refuse_lost(key, error) from error
@@ -35,6 +42,33 @@ async def export_lines(store: SessionStore, reader: WorkerThread, key: str) -> A
             export.close()
     for line in waiting.splitlines(keepends=True):
         yield line
+
+
+async def entries_since(store: SessionStore, reader: WorkerThread, key: str, seq: int) -> AsyncGenerator[Entry, None]:
+    """Yield the entries after `seq` from the cache, or from the transcript if that reaches further back."""
+    if store.index.require(key).seq <= seq:
+        return
+    cached = store.cache.entries_since(key, seq)
+    if cached is not None:
+        for entry in cached:
+            yield entry
+        return
+    async with aclosing(entries_after(export_lines(store, reader, key, after=seq), seq)) as entries:
+        async for entry in entries:
+            yield entry
+
+
+async def entries_after(blocks: AsyncGenerator[bytes, None], seq: int) -> AsyncGenerator[Entry, None]:
+    """Yield the entries after `seq` of a transcript. Damaged lines, and those that were written twice, are left out."""
+    async with aclosing(blocks), aclosing(split_lines(blocks)) as lines:
+        async for line in lines:
+            try:
+                entry = decode(line)
+            except DamagedEntry:
+                continue
+            if entry.seq > seq:
+                seq = entry.seq
+                yield entry
 
 
 async def import_lines(
@@ -111,7 +145,7 @@ async def join_into_blocks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]
         yield bytes(waiting)
 
 
-async def split_lines(blocks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def split_lines(blocks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
     """Turn blocks that end anywhere into lines with their newlines. The last line may lack its newline."""
     unfinished: list[bytes] = []
     async for block in blocks:

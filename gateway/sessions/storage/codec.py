@@ -36,7 +36,7 @@ from gateway.sessions.entries import (
     User,
     Workspace,
 )
-from gateway.sessions.keys import file_name, parse_key
+from gateway.sessions.keys import derived_id, file_name, parse_key
 from gateway.sessions.state import UtcTime
 from gateway.text import clean
 
@@ -204,7 +204,7 @@ def header_for(key: str, *, created: datetime, epoch: int, highest_number: int) 
         seq=1,
         ts=created,
         version=FORMAT,
-        id=file_name(key).removesuffix(".jsonl")[-32:],
+        id=derived_id(key),
         key=key,
         scope=scope,
         number=number,

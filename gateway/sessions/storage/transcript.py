@@ -119,6 +119,16 @@ def first_line(descriptor: int) -> bytes:
     return first if newline else os.pread(descriptor, BLOCK, 0).partition(b"\n")[0]
 
 
+def read_header(path: Path) -> Header | None:
+    """Return the header of a transcript without reading more. None if it is lost or cannot be read."""
+    try:
+        with opened(path) as descriptor:
+            header = decode(first_line(descriptor))
+    except (OSError, DamagedEntry):
+        return None
+    return header if isinstance(header, Header) and names_session([header], path) else None
+
+
 def starts_with_header(path: Path, descriptor: int) -> bool:
     """Return whether the first line of a file is the header of the session that the file is named for."""
     first = first_line(descriptor)
@@ -161,6 +171,33 @@ def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
         if end > 0:
             block = read_range(descriptor, max(0, end - BLOCK), end)
     yield b"".join(reversed(rest))
+
+
+def offset_before(descriptor: int, size: int, seq: int) -> int:
+    """Return where a line starts, so that no entry after `seq` is before it, and few others are after it.
+
+    The search relies on the order of the entries. Where it cannot read any, it begins earlier.
+    """
+    low, high = 0, size
+    while high - low > BLOCK:
+        middle = (low + high) // 2
+        begin, found = _first_entry(middle, os.pread(descriptor, BLOCK, middle))
+        if found is not None and begin < high and found.seq <= seq:
+            low = begin
+        else:
+            high = middle
+    return low
+
+
+def _first_entry(begin: int, block: bytes) -> tuple[int, Entry | None]:
+    """Return where the first entry that starts in a block starts, and the entry. `begin` is the block's offset."""
+    piece, *lines = block.split(b"\n")[:-1] or [block]
+    for line in lines:
+        begin += len(piece) + 1
+        if is_entry(line):
+            return begin, decode(line)
+        piece = line
+    return begin, None
 
 
 def end_of_last_line(descriptor: int, size: int) -> int:

@@ -13,7 +13,7 @@ from gateway.sessions.keys import parse_key
 from gateway.sessions.session import advance, initial_state
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import DamagedEntry, decode
-from gateway.sessions.storage.transcript import lines_forwards
+from gateway.sessions.storage.transcript import lines_forwards, offset_before
 
 # The prefix of the temporary files of imports.
 IMPORT_PREFIX = ".arriving-"
@@ -22,12 +22,16 @@ BLOCK = 256 * 1024
 
 
 class ExportFile:
-    """A transcript that is read in blocks, up to the size that it had at the start."""
+    """A transcript that is read in blocks, up to the size that it had at the start.
 
-    def __init__(self, path: Path, size: int) -> None:
+    With `after`, the reading begins at a line not far before the first entry after that seq.
+    """
+
+    def __init__(self, path: Path, size: int, after: int = 0) -> None:
         self._file = os.fdopen(open_private(path), "rb")
+        begin = self._file.seek(offset_before(self._file.fileno(), size, after) if after else 0)
         self._path = path
-        self._left = size
+        self._left = size - begin
         self._rest = b""
 
     def lines(self) -> list[bytes]:
