@@ -162,6 +162,16 @@ def fail(message: object, code: int) -> int:
     return code
 
 
+def log_to_stderr() -> None:
+    """Log warnings to stderr, and nothing below. Otherwise log lines would be in the output of a command."""
+    import structlog  # noqa: PLC0415 - `--help` does not need it.
+
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger("warning"),
+    )
+
+
 def print_error(text: str) -> None:
     """Print to stderr. Does nothing if stderr cannot be written."""
     try:

@@ -14,7 +14,7 @@ from gateway.access.pairing import Pairing
 from gateway.access.rules import Live
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.routes import PAIRING_ACTIONS, decide_pairing, describe_pairing
-from gateway.cli.common import EXIT_OK, command_parser, load_settings
+from gateway.cli.common import EXIT_OK, command_parser, load_settings, log_to_stderr
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
 from gateway.spool import GRANT_FACTS, Spool
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     if options.owner and options.action != "approve":
         parser.error("--owner works only with `approve`.")
     settings = load_settings(options.config, resolves=False).settings
+    log_to_stderr()
     answer = asyncio.run(_ask(settings, options))
     if options.json:
         print(json.dumps(answer, indent=2))

@@ -53,6 +53,8 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
         ]
         assert found["waiting"] == []
     assert "no longer has access" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
+    revoked = json.loads(gatehouse("pair", "revoke", "telegram:2", "--json", home=tmp_path).stdout)
+    assert revoked["revoked"]["id"] == "telegram:2"
     assert "telegram:3" in gatehouse("pair", "list", home=tmp_path).stdout.partition("Revoked:")[2]
 
 
