@@ -14,7 +14,16 @@ from gateway.contract import Route
 from gateway.errors import CannotStart
 from gateway.http.connections import HttpConnection
 from gateway.http.guard import Guard, cookie_name
-from gateway.http.responses import INTERNAL_ERROR, SECURITY_HEADERS, HttpError, HttpLimits, error_response, response_for
+from gateway.http.request_rate import ALLOWANCE
+from gateway.http.responses import (
+    INTERNAL_ERROR,
+    SECURITY_HEADERS,
+    HttpError,
+    HttpLimits,
+    error_response,
+    is_under,
+    response_for,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +127,8 @@ class HttpApp:
     async def _prepare_response(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(SECURITY_HEADERS)
         response.headers.pop("Server", None)
+        if (allowance := request.get(ALLOWANCE)) is not None:
+            response.headers.update(allowance.headers(is_openai=is_under(request.path, "/v1")))
         if isinstance(response, web.WebSocketResponse):
             self.app[_WEBSOCKETS][response] = request
 

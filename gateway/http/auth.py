@@ -109,10 +109,10 @@ class Auth:
     """
 
     def __init__(self, token: Secret, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
+        self.clock = clock or Clock()
         self._codes = BoundedDict[bytes, float](MAX_CODES)
         self._revoked: dict[str, int] = {}
-        self.rate_limiter = AuthRateLimiter(self._clock.monotonic)
+        self.rate_limiter = AuthRateLimiter(self.clock.monotonic)
         self._set_token(token)
 
     def _set_token(self, token: Secret) -> None:
@@ -139,7 +139,7 @@ class Auth:
         """Return a new code for one `redeem` within the hour. Beyond `MAX_CODES` codes, the oldest is dropped."""
         code = secrets.token_urlsafe(24)
         self._drop_expired_codes()
-        self._codes[_digest(code)] = self._clock.monotonic() + CODE_LIFETIME
+        self._codes[_digest(code)] = self.clock.monotonic() + CODE_LIFETIME
         return code
 
     def redeem(self, code: str) -> str | None:
@@ -150,7 +150,7 @@ class Auth:
         if not known:
             return None
         del self._codes[known[0]]
-        signed = f"v1.{int(self._clock.wall()) + COOKIE_LIFETIME}.{secrets.token_urlsafe(16)}"
+        signed = f"v1.{int(self.clock.wall()) + COOKIE_LIFETIME}.{secrets.token_urlsafe(16)}"
         return f"{signed}.{self._sign(signed)}"
 
     def is_signed(self, cookie: str) -> bool:
@@ -160,7 +160,7 @@ class Auth:
 
     def is_expired(self, cookie: str) -> bool:
         """Return True if a cookie for which `is_signed` holds has expired or was revoked."""
-        return _expiry(cookie) <= self._clock.wall() or cookie in self._revoked
+        return _expiry(cookie) <= self.clock.wall() or cookie in self._revoked
 
     def revoke(self, cookie: str) -> bool:
         """Make `cookie` invalid. Returns False if it was not valid before.
@@ -178,7 +178,7 @@ class Auth:
         return hmac.digest(self._cookie_key, signed.encode(errors="replace"), "sha256").hex()
 
     def _drop_expired_codes(self) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for code in [code for code, until in self._codes.items() if until <= now]:
             del self._codes[code]
 

@@ -16,7 +16,8 @@ from msgspec import Struct
 from gateway.contract import Access, Caller, Route
 from gateway.http.auth import Auth
 from gateway.http.connections import EXPECTATION, HttpConnection
-from gateway.http.responses import NO_JSON, HttpError, HttpLimits
+from gateway.http.request_rate import RequestRate
+from gateway.http.responses import NO_JSON, HttpError, HttpLimits, is_under
 
 IS_PROXIED = web.RequestKey("is_proxied", bool)
 """True if a request came through a proxy, so that its address is the proxy's."""
@@ -57,6 +58,9 @@ class Guard:
     find_token: Callable[[str], Caller | None]
     """Returns the program that an API token belongs to. None means a wrong token, and an anonymous caller one that
     was valid once."""
+    rate: RequestRate
+    is_ready: Callable[[], bool]
+    """Whether the routes of the API can be used yet."""
     hosts: AllowedHosts
     users: Mapping[int, str]
     """Who may use the control socket: user names by uid."""
@@ -91,6 +95,9 @@ class Guard:
     async def admit(self, request: web.Request, route: Route, connection: HttpConnection) -> Caller:
         """Return the caller of `route`, with the body read."""
         caller = self._identify(request, route, connection)
+        is_known = caller.is_owner or bool(caller.token)
+        if is_known and not connection.is_control and is_under(request.path, "/api", "/v1"):
+            self.rate.count(caller.token, request)
         if route.access is Access.CONTROL and not connection.is_control:
             raise web.HTTPNotFound
         if route.access is Access.CHANNEL:
@@ -98,8 +105,14 @@ class Guard:
                 raise HttpError(HTTPStatus.UNAUTHORIZED, "Only the platform that this webhook belongs to may call it.")
         elif route.access is not Access.PUBLIC:
             _check_access(caller, route)
-        if (caller.is_owner or caller.token) and not connection.authenticate(caller.token):
+        if is_known and not connection.authenticate(caller.token):
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections are open. Close some and try again.")
+        if route.access is Access.API and not self.is_ready():
+            raise HttpError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "The gateway is starting. Try again in a moment.",
+                headers={"Retry-After": "1"},
+            )
         # Without asking us first, a page of another site can send forms and plain text. It cannot send these types.
         if route.takes_file:
             if request.content_type != "application/octet-stream" or "Content-Encoding" in request.headers:

@@ -20,6 +20,7 @@ from gateway.http.app import HttpApp
 from gateway.http.auth import Auth
 from gateway.http.connections import ConnectionServer
 from gateway.http.guard import AllowedHosts, Guard, control_users
+from gateway.http.request_rate import RequestRate
 from gateway.http.responses import ACCEPT_BATCH, HttpLimits
 
 CONTROL_NAME = "control.sock"
@@ -31,7 +32,8 @@ MAX_SOCKET_PATH = 100
 class HttpServer:
     """Serves `routes` while its context is open.
 
-    With `listen=False` it serves the control socket only. The caller holds the lock of the data directory.
+    With `listen=False` it serves the control socket only. The caller holds the lock of the data directory. Programs may
+    use the API once `is_ready` returns True, with `rate_limit` requests a minute.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class HttpServer:
         routes: Sequence[Route],
         control_path: Path,
         find_token: Callable[[str], Caller | None] = lambda _: None,
+        rate_limit: Callable[[], int] = lambda: 0,
+        is_ready: Callable[[], bool] = lambda: True,
         listen: bool = True,
         limits: HttpLimits | None = None,
     ) -> None:
@@ -52,6 +56,8 @@ class HttpServer:
         self._settings = settings
         self._auth = auth
         self._find_token = find_token
+        self._rate_limit = rate_limit
+        self._is_ready = is_ready
         self._control_path = control_path
         self._listen = listen
         self._limits = limits or HttpLimits()
@@ -100,6 +106,8 @@ class HttpServer:
         guard = Guard(
             auth=self._auth,
             find_token=self._find_token,
+            rate=RequestRate(self._rate_limit, self._auth.clock.monotonic),
+            is_ready=self._is_ready,
             hosts=AllowedHosts.of(url_host, self.port, self._settings.allowed_hosts),
             users=await asyncio.to_thread(control_users),
             limits=self._limits,

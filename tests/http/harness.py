@@ -133,6 +133,9 @@ async def serving(
     limits: HttpLimits | None = None,
     time: Time | None = None,
     health: Callable[[], Health] = lambda: Health(ready=True),
+    find_token: Callable[[str], Caller | None] = find_program,
+    rate_limit: Callable[[], int] = lambda: 0,
+    is_ready: Callable[[], bool] = lambda: True,
     **settings: Any,  # noqa: ANN401 - As the config gives them.
 ) -> AsyncIterator[Running]:
     """Serve the core's routes and `routes`."""
@@ -145,7 +148,9 @@ async def serving(
         auth=auth,
         routes=[*core, *routes],
         control_path=control_path,
-        find_token=find_program,
+        find_token=find_token,
+        rate_limit=rate_limit,
+        is_ready=is_ready,
         limits=limits,
     )
     async with (
