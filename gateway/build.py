@@ -14,11 +14,13 @@ from gateway.access.guests import Applicant
 from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import Pairing, UnknownSenders
 from gateway.access.rules import Live, has_chat_owner, may_receive
+from gateway.access.tokens import TOKEN_FACTS, TokenBook, TokenIssuer
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import session_routes
+from gateway.admin.token_routes import token_routes
 from gateway.aio import ShutdownRequest
 from gateway.commands.agents import AgentCommands
 from gateway.commands.approvals import ApprovalCommands
@@ -117,6 +119,8 @@ async def open_daemon(
             shutdown=shutdown,
             controls=controls,
         )
+        # Before the server listens: a program whose token is not known yet would be refused for good.
+        daemon.live.token_book.read(await spool.facts(TOKEN_FACTS))
         closing.push_async_callback(daemon.agents.aclose)
         await closing.enter_async_context(daemon.server)
         yield daemon
@@ -141,7 +145,7 @@ def build_daemon(
     server: HttpServer
     daemon: Daemon
 
-    live = Live(settings)
+    live = Live(settings, token_book=TokenBook(now))
     metrics = Metrics()
 
     # Channels and outbound messages.
@@ -268,6 +272,19 @@ def build_daemon(
         ask_owners=ask_owners,
         also_ends=grants.remove_people,
     )
+
+    def end_token(token: str) -> None:
+        server.drop_token(token)
+        revocation.enforce()
+
+    tokens = TokenIssuer(
+        live.token_book,
+        spool,
+        settings=lambda: live.settings,
+        now=now,
+        on_ended=end_token,
+        also_ends=grants.remove_people,
+    )
     archive = ArchiveCommands(sessions, lanes, now=now)
     deletion = SessionDeletion(sessions, lanes, spool, delivery)
     commands = CommandRunner(
@@ -353,6 +370,7 @@ def build_daemon(
             *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),
+            *token_routes(tokens),
             *session_routes(
                 sessions,
                 SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy),
@@ -363,6 +381,9 @@ def build_daemon(
             *channels.routes(),
         ],
         control_path=settings.gateway.data_dir / "control.sock",
+        find_token=live.token_book.identify,
+        rate_limit=lambda: live.settings.api.rate_limit,
+        is_ready=lambda: daemon.is_recovered,
         listen=listen,
         limits=HttpLimits.within(descriptors_for_connections(descriptor_limit())),
     )
@@ -391,6 +412,7 @@ def build_daemon(
         turns=turns,
         commands=commands,
         pairing=pairing,
+        tokens=tokens,
         owner_chats=owner_chats,
         intake=intake,
         reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),

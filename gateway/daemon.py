@@ -16,6 +16,7 @@ from gateway.access.guests import FACTS, Person
 from gateway.access.owner_chats import OWNER_CHAT_FACTS, OwnerChats
 from gateway.access.pairing import Pairing
 from gateway.access.rules import Live, may_talk, named_people
+from gateway.access.tokens import TokenIssuer
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.commands.runner import CommandRunner
@@ -101,6 +102,7 @@ class Daemon:
     turns: TurnRunner
     commands: CommandRunner
     pairing: Pairing
+    tokens: TokenIssuer
     owner_chats: OwnerChats
     intake: Intake
     reminders: ReminderScheduler
@@ -108,6 +110,8 @@ class Daemon:
     server: HttpServer
     shutdown: ShutdownRequest
     now: Callable[[], datetime]
+    is_recovered: bool = False
+    """The work of the last run is back in its lanes, so programs may send prompts."""
 
     def sign_in_link(self) -> str:
         """Return a link to the chat page that signs one browser in, once."""
@@ -134,8 +138,10 @@ class Daemon:
                 tasks.create_task(self.housekeeping.run(), name="flush"),
                 tasks.create_task(self._fail_when_spool_breaks(), name="spool:broken"),
                 tasks.create_task(watch_lag(self.metrics.lag.observe), name="loop:lag"),
+                tasks.create_task(self.tokens.run(), name="tokens"),
             ]
             await self._recover()
+            self.is_recovered = True
             self.channels.start(tasks, self.intake.deliver)
             # A channel without a connection is up after two rounds of the loop: its supervisor's and its own.
             for _ in range(2):
@@ -267,6 +273,7 @@ class Daemon:
         suspended += self.commands.suspended
         with suppress(SpoolFull, WrongState):  # Then the attempt counts after all; each turn has a few.
             await self.spool.commit(*(ResetAttempts(turn=turn) for turn in suspended))
+        await self.tokens.save_last_uses()
         await self.flusher.flush()
         # 5. Disconnect.
         await self.channels.stop()

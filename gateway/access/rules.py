@@ -5,17 +5,20 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from config import ChannelSettings, DmPolicy, DmScope, GroupPolicy, GroupScope, Settings
+from config.types import PROGRAM_CHANNELS
 from gateway.access.guests import GuestBook, Person
-from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender
+from gateway.access.tokens import TokenBook
+from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender, TokenScope
 from gateway.errors import GatehouseError
 
 
 @dataclass(slots=True)
 class Live:
-    """The settings, guests and chat migrations in force. A reload replaces `settings`."""
+    """The settings, guests, API tokens and chat migrations in force. A reload replaces `settings`."""
 
     settings: Settings
     guest_book: GuestBook = field(default_factory=GuestBook)
+    token_book: TokenBook = field(default_factory=TokenBook)
     first_addresses: dict[Address, Address] = field(default_factory=dict)
     """The first address of each chat that its platform has given another id."""
     _rules: tuple[Settings, dict[tuple[str, str], ChannelSettings]] | None = None
@@ -59,7 +62,13 @@ class AccessLost(GatehouseError):
 
 
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
-    """Return whether `sender` is an owner: proven by the channel, named in the settings, or approved as one."""
+    """Return whether `sender` is an owner: proven by the channel, named in the settings, or approved as one.
+
+    Of a program, the token alone decides.
+    """
+    if sender.token:
+        token = live.token_book.find(sender.token)
+        return token is not None and TokenScope.ADMIN in token.scopes
     if sender.is_owner:  # The channel has proof, such as a token.
         return True
     named = f"{address.channel}:{sender.id}" in live.settings.gateway.owners
@@ -80,7 +89,12 @@ def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = N
 
 
 def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) -> bool:
-    """Return whether the channel's policy gives `sender` access, apart from being an owner."""
+    """Return whether the channel's policy gives `sender` access, apart from being an owner.
+
+    A program has access while its token is valid.
+    """
+    if sender.token:
+        return live.token_book.find(sender.token) is not None
     if not sender.id:
         return False
     rules = live.rules(address)
@@ -136,6 +150,8 @@ def are_same_person(live: Live, one: tuple[str, str], other: tuple[str, str]) ->
 def is_shared(live: Live, address: Address, sender: Sender) -> bool:
     """Return whether people other than `sender` can be in the scope of a message. `routing.py` makes the scopes."""
     session = live.settings.session
+    if address.channel in PROGRAM_CHANNELS:  # Each session of a program has a scope of its own.
+        return False
     if address.kind is not PeerKind.DIRECT:
         # Anonymous administrators write with the id of their group, so that id is not one person.
         return session.group_scope is not GroupScope.PER_SENDER or sender.id == address.peer

@@ -29,6 +29,7 @@ COMMANDS = {
     "reload": ("gateway.cli.remote:reload", "make the running gateway reload its configuration"),
     "log-level": ("gateway.cli.remote:log_level", "change the running gateway's log level"),
     "pair": ("gateway.cli.pair:main", "approve or deny people who have written to a bot"),
+    "token": ("gateway.cli.token:main", "create, list and revoke the API tokens of programs"),
     "sessions": ("gateway.cli.sessions:main", "list, show, export, import, move, restore, delete and verify sessions"),
     "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
     "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
