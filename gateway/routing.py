@@ -109,6 +109,12 @@ def program_scope(agent: str, channel: str, peer: str) -> Routed:
     return Routed(agent=agent, scope=f"agent:{agent}:{channel}:direct:{_encoded(peer)}")
 
 
+def channel_of(scope: str) -> str:
+    """Return the channel of a scope; empty if the scope is shared by channels."""
+    rest = scope.split(":")[2:]
+    return rest[0] if len(rest) > 2 else ""  # noqa: PLR2004 - `main` has one part, `direct:<person>` two.
+
+
 @lru_cache(maxsize=4_096)
 def _encoded(platform_id: str) -> str:
     """Percent-encode separators. Lone surrogates are encoded as well, so that distinct ids stay distinct."""

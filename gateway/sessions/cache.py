@@ -379,7 +379,8 @@ class SessionCache:
             # Another program has changed the file. Its content is right, but a seq must not be used twice.
             for entry in load.appended:
                 changed = session.advance(changed, entry)
-            state = msgspec.structs.replace(changed, size=changed.size + load.appended_size)
+            size = changed.size + load.appended_size
+            state = msgspec.structs.replace(changed, size=size, id=state.id or changed.id)
         self.damaged.pop(key, None)
         highest = max((entry.seq for entry in load.entries), default=0)
         if changed is not None or highest > state.seq:

@@ -8,9 +8,7 @@ import asyncio
 import builtins
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from heapq import merge
 from time import monotonic
 from typing import NamedTuple
@@ -20,13 +18,13 @@ from msgspec import Struct
 from config.types import PROGRAM_CHANNELS
 from gateway.aio import WorkerThread
 from gateway.sessions.index import Scope
+from gateway.sessions.keys import packed_id
 from gateway.sessions.session import SessionMeta, meta_of, with_identity
 from gateway.sessions.state import SessionState, SessionStatus
+from gateway.sessions.storage.archive import ArchivedSession, read_with_id
 from gateway.sessions.storage.transcript import read_header
 from gateway.sessions.store import SessionStore
 
-STEP = 0.002
-"""Seconds for which one step of a build or of a search may keep the event loop busy."""
 HEADERS_PER_STEP = 200
 CHANGES_PER_FLUSH = 5000
 """Sessions that get their ids before a flush. Until then, their scopes take much more memory."""
@@ -74,16 +72,19 @@ class _Facets(NamedTuple):
 
 
 class SessionDirectory:
-    """`reader` is the thread that reads the headers of sessions whose ids are not in the index yet."""
+    """`reader` is the thread for long reads. A build or a search keeps the event loop for `step` seconds at a time."""
 
-    def __init__(self, store: SessionStore, reader: WorkerThread) -> None:
+    def __init__(self, store: SessionStore, reader: WorkerThread, *, step: float = 0.002) -> None:
         self._store = store
         self._index = store.index
         self._reader = reader
+        self._step = step
         self._buckets: dict[_Facets, _Rows] = {}
         # One row, or several while a session is moved to another scope.
         self._by_id: dict[bytes, bytes | set[bytes]] = {}
         self._building = asyncio.Lock()
+        self._reading_archive = asyncio.Lock()
+        self._is_archive_read = False
         self._is_built = False
         # Scopes that the build has not read yet, and sessions that have no id in the index.
         self._unread: list[str] = []
@@ -93,11 +94,36 @@ class SessionDirectory:
     async def find(self, session_id: str) -> SessionMeta | None:
         """Return the session with this id, unless it is archived."""
         await self._build()
-        found = self._by_id.get(_packed_id(session_id))
+        found = self._by_id.get(packed_id(session_id))
         if found is None:
             return None
         metas = map(self._meta, sorted(found) if isinstance(found, set) else [found])
         return next((meta for meta in metas if meta is not None and meta.id == session_id), None)
+
+    async def find_archived(self, session_id: str) -> ArchivedSession | None:
+        """Return the archived session with this id. The first call reads a block of each archived file."""
+        await self._build()  # From then on, sessions are archived with their ids.
+        archive = self._store.disk.archive
+        packed = packed_id(session_id)
+        async with self._reading_archive:
+            for _ in range(2):
+                if not self._is_archive_read:
+                    names = await self._reader.submit(lambda: [*archive.names()])
+                    for begin in range(0, len(names), HEADERS_PER_STEP):
+                        await self._reader.submit(archive.read_ids, names[begin : begin + HEADERS_PER_STEP])
+                    self._is_archive_read = True
+                key = archive.keys_by_id.get(packed)
+                if key is None:
+                    return None
+                found = await self._reader.submit(read_with_id, archive.path(key))
+                if found is not None:
+                    # A restored session may have left its copy behind.
+                    is_right = found.state.id == session_id and self._index.find(key) is None
+                    return found if is_right else None
+                # It was restored or deleted. A move may have archived it under another key before.
+                archive.keys_by_id.pop(packed, None)
+                self._is_archive_read = False
+        return None
 
     async def list(self, wanted: SessionFilter, *, limit: int, offset: int = 0) -> SessionPage:
         """Return the sessions that match, by descending time of creation. Those of the same time are in order of keys.
@@ -157,12 +183,14 @@ class SessionDirectory:
                 self._is_built = not self._unread and not self._without_id
 
     def _read_scopes(self) -> None:
-        deadline = monotonic() + STEP
-        while self._unread and len(self._without_id) < HEADERS_PER_STEP and monotonic() < deadline:
+        deadline = monotonic() + self._step
+        while self._unread and len(self._without_id) < HEADERS_PER_STEP:
             for key, state in self._index.peek(self._unread.pop()).sessions.items():
                 self._add(key, state)
                 if not state.id:
                     self._without_id.append(key)
+            if monotonic() > deadline:
+                break
 
     async def _read_ids(self, keys: Sequence[str]) -> None:
         """Store the ids of sessions that an older version has stored without them. They are in the headers."""
@@ -189,11 +217,11 @@ class SessionDirectory:
         words = [word.casefold() for word in wanted.words]
         sessions: list[SessionMeta] = []
         total = 0
-        deadline = monotonic() + STEP
+        deadline = monotonic() + self._step
         for row in merge(*[rows.between(0, len(rows)) for rows in buckets]):
             if monotonic() > deadline:
                 await asyncio.sleep(0)
-                deadline = monotonic() + STEP
+                deadline = monotonic() + self._step
             key = _key_of(row)
             state = self._index.find(key)
             # It may have changed since the search has started.
@@ -216,7 +244,7 @@ class SessionDirectory:
         self._buckets.setdefault(_facets(state), _Rows()).add(row)
         if not state.id:
             return
-        packed = _packed_id(state.id)
+        packed = packed_id(state.id)
         known = self._by_id.setdefault(packed, row)
         if isinstance(known, set):
             known.add(row)
@@ -224,7 +252,7 @@ class SessionDirectory:
             self._by_id[packed] = {known, row}
 
     def _remove(self, key: str, state: SessionState) -> None:
-        row, facets, packed = _row(key, state), _facets(state), _packed_id(state.id)
+        row, facets, packed = _row(key, state), _facets(state), packed_id(state.id)
         rows = self._buckets.get(facets)
         if rows is not None:
             rows.discard(row)
@@ -345,15 +373,6 @@ def _facets(state: SessionState) -> _Facets:
 
 def _place(state: SessionState) -> tuple[_Facets, datetime, str]:
     return _facets(state), state.created_at, state.id
-
-
-def _packed_id(session_id: str) -> bytes:
-    """Return 16 bytes for an id. Two ids may have the same ones, but those of UUIDs differ."""
-    with suppress(ValueError):
-        packed = bytes.fromhex(session_id.replace("-", ""))
-        if len(packed) == 16:  # noqa: PLR2004 - the length of a UUID.
-            return packed
-    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _is_wanted(wanted: SessionFilter, facets: _Facets) -> bool:

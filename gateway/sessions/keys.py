@@ -1,6 +1,7 @@
 """Session keys, and the file names of transcripts."""
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from uuid import UUID, uuid5
@@ -8,6 +9,7 @@ from uuid import UUID, uuid5
 _KEY = re.compile(r"(?P<scope>[^#]+)(?:#(?P<number>[1-9][0-9]{0,17}))?")
 _UNREADABLE = re.compile(r"[^a-z0-9]+")
 _READABLE_LENGTH = 80
+_PACKED = 16
 _LOST_IDS = UUID("9d5bd4fb-1d6e-4b3c-8f6b-1c8a4a1f0e27")
 
 
@@ -36,6 +38,15 @@ def file_name(key: str) -> str:
     readable = _UNREADABLE.sub("-", key.lower())[:_READABLE_LENGTH].strip("-") or "session"
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{readable}-{digest}.jsonl"
+
+
+def packed_id(session_id: str) -> bytes:
+    """Return 16 bytes for the id of a session. Those of different UUIDs differ."""
+    with suppress(ValueError):
+        packed = bytes.fromhex(session_id.replace("-", ""))
+        if len(packed) == _PACKED:
+            return packed
+    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=_PACKED).digest()
 
 
 def derived_id(key: str) -> str:

@@ -23,7 +23,7 @@ from gateway.sessions import index
 from gateway.sessions.entries import Checkpoint
 from gateway.sessions.index import EncodedScope, Scope, newest_first
 from gateway.sessions.keys import file_name, parse_key
-from gateway.sessions.session import advance, fold
+from gateway.sessions.session import advance, fold, with_identity
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.archive import folder_of
@@ -114,7 +114,8 @@ def recover(disk: Disk, now: datetime, deleted: frozenset[str] = frozenset()) ->
                 # Transcripts only grow, so a file of the same size has not changed.
                 sessions[key] = state
             elif read := _read_state(disk.path(key), counts, known=(key, state)):
-                sessions[key] = read[1]
+                # A session keeps its id, even if its header was lost and had to be written again.
+                sessions[key] = msgspec.structs.replace(read[1], id=state.id or read[1].id)
                 counts["repaired"] += 1
             else:
                 lost.add(key)
@@ -218,7 +219,9 @@ def state_from(tail: TranscriptTail) -> SessionState:
     at = max(at for at, entry in enumerate(tail.entries) if isinstance(entry, Checkpoint))
     checkpoint = tail.entries[at]
     assert isinstance(checkpoint, Checkpoint)  # noqa: S101 - `at` is the position of one.
-    return msgspec.structs.replace(reduce(advance, tail.entries[at:], checkpoint.state), size=tail.size)
+    # A checkpoint that was written by an older version lacks the facts that only the header has.
+    state = with_identity(checkpoint.key, reduce(advance, tail.entries[at:], checkpoint.state), tail.header)
+    return msgspec.structs.replace(state, size=tail.size)
 
 
 def _group_by_scope(

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gateway.contract import Address
 from gateway.errors import Refused
+from gateway.routing import channel_of
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import is_visible, visible_text
@@ -93,18 +94,18 @@ def initial_state(header: e.Header) -> SessionState:
         epoch=header.epoch,
         highest_number=max(header.highest_number, header.number),
         id=header.id,
-        channel=header.origin.channel if header.origin is not None else "",
+        channel=header.origin.channel if header.origin is not None else channel_of(header.scope),
         repo=header.repo,
         created_by=header.created_by,
     )
 
 
 def with_identity(key: str, state: SessionState, header: e.Header | None) -> SessionState:
-    """Return a state that was stored without its id with the facts that only the header has; None: it is lost."""
+    """Add the facts that only the header has to a state that was stored without them. None: the header is lost."""
     if state.id:
         return state
     if header is None:
-        return msgspec.structs.replace(state, id=derived_id(key))
+        return msgspec.structs.replace(state, id=derived_id(key), channel=channel_of(parse_key(key)[0]))
     first = initial_state(header)
     return msgspec.structs.replace(
         state,

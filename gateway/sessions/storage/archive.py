@@ -7,19 +7,22 @@ the transcript as it was. So a list needs only the first block of each file, and
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
 from typing import NamedTuple
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from config.files import Fsync, fsync_directory, make_private_directory
 from gateway.private_files import open_private, opened, prepare_private_folder, write_all
-from gateway.sessions.keys import file_name, parse_key
-from gateway.sessions.session import SessionMeta, meta_of
+from gateway.sessions.keys import file_name, packed_id, parse_key
+from gateway.sessions.session import SessionMeta, meta_of, with_identity
 from gateway.sessions.state import SessionState, UtcTime
+from gateway.sessions.storage.transcript import header_in
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -65,6 +68,11 @@ class ArchiveFiles:
 
     def __init__(self, root: Path, fsync: Fsync = os.fsync) -> None:
         self.root = root
+        self.keys_by_id: dict[bytes, str] = {}
+        """By `packed_id`, the sessions that were archived since the start, and those that `read_ids` has found.
+
+        Some may have been restored or deleted since.
+        """
         self._fsync = fsync
 
     def prepare(self) -> None:
@@ -108,6 +116,7 @@ class ArchiveFiles:
         fsync_directory(target.parent, self._fsync)
         if is_new_folder:
             fsync_directory(self.root, self._fsync)
+        self.keys_by_id[packed_id(session.state.id)] = session.key
 
     def delete(self, key: str) -> None:
         """Delete the file of a session, if there is one, and the folder of its scope if that is empty."""
@@ -150,6 +159,14 @@ class ArchiveFiles:
             log.warning("archived_session_unreadable", file=path.name, reason=str(error))
             return None
 
+    def read_ids(self, names: Iterable[ArchivedName]) -> None:
+        """Read the ids of these sessions into `keys_by_id`."""
+        for name in names:
+            session = read_with_id(self.path_of(name))
+            # A damaged archive may contain a session that belongs elsewhere.
+            if session is not None and self.path(session.key) == self.path_of(name):
+                self.keys_by_id.setdefault(packed_id(session.state.id), session.key)
+
     def any_in_folder(self, folder: str) -> ArchivedSession | None:
         """Return one session of a folder. It tells which scope the folder belongs to."""
         found = (self.read_if_sound(self.path_of(name)) for name in _names(self.root / folder))
@@ -180,6 +197,21 @@ def read_about(path: Path) -> ArchivedSession:
     if session.version > ARCHIVE_VERSION:
         raise DamagedArchive(f"it has version {session.version}, this Gatehouse reads {ARCHIVE_VERSION}")
     return session
+
+
+def read_with_id(path: Path) -> ArchivedSession | None:
+    """Read the first member of a file. If an older version wrote it, the id comes from the transcript.
+
+    Returns None if the file cannot be read.
+    """
+    with suppress(OSError, DamagedArchive):
+        session = read_about(path)
+        if session.state.id:
+            return session
+        first = next(transcript_of(path), b"").partition(b"\n")[0]
+        header = header_in(first, Path(file_name(session.key)))
+        return replace(session, state=with_identity(session.key, session.state, header))
+    return None
 
 
 def transcript_of(path: Path) -> Iterator[bytes]:

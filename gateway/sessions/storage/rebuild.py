@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-import msgspec
+from msgspec.structs import replace
 
 from gateway.sessions.entries import Assistant, Checkpoint, Entry, Header, Summary, System, User
 from gateway.sessions.history import is_visible
@@ -26,7 +26,7 @@ def rebuilt_entries(key: str, entries: Sequence[Entry], state: SessionState, now
     kept = sum(map(is_visible, entries))
     lost = max(0, state.messages - kept)
     usages = [entry.usage for entry in entries if isinstance(entry, Assistant | Summary) and entry.usage is not None]
-    before = msgspec.structs.replace(
+    before = replace(
         state,
         seq=1,
         messages=max(0, state.messages - kept - lost),
@@ -42,8 +42,9 @@ def rebuilt_entries(key: str, entries: Sequence[Entry], state: SessionState, now
         size=0,
     )
     sentence = f"This transcript was removed from the disk. {count(lost, 'earlier message')} could not be restored."
+    header = header_for(key, created=state.created_at, epoch=state.epoch, highest_number=state.highest_number)
     added: list[Entry] = [
-        header_for(key, created=state.created_at, epoch=state.epoch, highest_number=state.highest_number),
+        replace(header, id=state.id or header.id, repo=state.repo, created_by=state.created_by),
         Checkpoint(seq=2, ts=now, key=key, state=before),
         System(seq=_ADDED, ts=now, content=sentence),
     ]

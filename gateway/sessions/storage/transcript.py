@@ -37,6 +37,8 @@ class TranscriptTail(Struct, frozen=True, kw_only=True):
     """Bytes of the file."""
     taken: int
     """Bytes that were read for these entries."""
+    header: Header | None = None
+    """The first line of the file, even if it is not one of the entries. None if it is damaged."""
     is_whole: bool = True
     damaged: int = 0
     is_torn: bool = False
@@ -59,12 +61,11 @@ def read(path: Path, stop: StopCondition | None = None, *, max_bytes: int | None
         block = read_range(descriptor, max(0, size - BLOCK), size)
         first = first_line(descriptor) if size > BLOCK else block.partition(b"\n")[0]
         refuse_newer(path, first)
+        header = header_in(first, path)
         tail = _collect(lines_before(descriptor, size, block), stop or NeverStop(), max_bytes)
-        if not tail.is_whole:
-            named = [decode(first)] if is_entry(first) else []
-            if not names_session([*named, *tail.entries], path):
-                # The header is damaged and so is this end. An entry between may still name the session.
-                tail = _collect(lines_before(descriptor, size, block), NeverStop(), None)
+        if not tail.is_whole and header is None and not names_session(tail.entries, path):
+            # The header is damaged and so is this end. An entry between may still name the session.
+            tail = _collect(lines_before(descriptor, size, block), NeverStop(), None)
     # `with_header` raises for a file that is not a transcript, so this has to come before the file is repaired.
     entries = with_header(tail.entries, path) if tail.is_whole else tail.entries
     repaired = size
@@ -75,6 +76,7 @@ def read(path: Path, stop: StopCondition | None = None, *, max_bytes: int | None
         entries=entries,
         size=repaired,
         taken=tail.taken,
+        header=header,
         is_whole=tail.is_whole,
         damaged=tail.damaged,
         is_torn=repaired < size,
@@ -123,10 +125,18 @@ def read_header(path: Path) -> Header | None:
     """Return the header of a transcript without reading more. None if it is lost or cannot be read."""
     try:
         with opened(path) as descriptor:
-            header = decode(first_line(descriptor))
-    except (OSError, DamagedEntry):
+            return header_in(first_line(descriptor), path)
+    except OSError:
         return None
-    return header if isinstance(header, Header) and names_session([header], path) else None
+
+
+def header_in(first: bytes, path: Path) -> Header | None:
+    """Return the first line of a file as a header. None if it is not one, or that of another session."""
+    try:
+        entry = decode(first)
+    except DamagedEntry:
+        return None
+    return entry if isinstance(entry, Header) and names_session([entry], path) else None
 
 
 def starts_with_header(path: Path, descriptor: int) -> bool:
