@@ -212,7 +212,7 @@ class SessionCommands:
     async def search(self, call: Call) -> Answer:
         if not call.argument:
             raise Refused("What should I look for? Add some words, like /session search lisbon hotel.")
-        result = await self._sessions.search(call.routed.scope, call.argument)
+        result = await self._sessions.search(self._sessions.last_used(call.routed.scope), call.argument)
         lines = [
             f"{hit.number}  {hit.title or '(empty)'} · {'you' if hit.role == 'user' else 'agent'}, "
             f"{ago(hit.at, self._now())}: {hit.snippet}"

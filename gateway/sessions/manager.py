@@ -185,6 +185,11 @@ class SessionManager:
         found = self._store.index[scope]
         return [meta_of(key, found.sessions[key]) for key in found.ordered_sessions]
 
+    def last_used(self, scope: str) -> builtins.list[SessionMeta]:
+        """Return the scope's sessions, the last one that was made active first."""
+        found = self._store.index[scope].sessions
+        return [meta_of(key, found[key]) for key in sorted(found, key=lambda key: found[key].epoch, reverse=True)]
+
     def active(self, scope: str) -> SessionMeta | None:
         """Return the scope's active session. It may be completed, cancelled or in error."""
         found = self._store.index[scope]
@@ -368,6 +373,10 @@ class SessionManager:
         limit = self.settings.backlog_limit if limit is None else limit
         return await self._retention.prune(scope, limit, is_busy)
 
+    async def archive_session(self, key: str, *, is_busy: IsBusy = never_busy) -> None:
+        """Move a session to the archive on request. Raises `Refused` if it is empty, has a turn, or cannot be read."""
+        await self._retention.archive(key, is_busy)
+
     async def sweep(self, *, is_busy: IsBusy = never_busy, expires: bool = True) -> SweepReport:
         """Archive sessions older than `ttl_days`, complete idle ones, and retry failed deletions. Skip busy sessions.
 
@@ -417,19 +426,20 @@ class SessionManager:
 
     async def search(
         self,
-        scope: str,
+        sessions: builtins.list[SessionMeta],
         words: str,
         *,
         limit: int = 10,
         max_bytes: int = 64 * 1024 * 1024,
         max_seconds: float = 3.0,
     ) -> SearchResult:
-        """Find messages of this scope that contain all `words`, ignoring case, newest session first."""
+        """Find messages of these sessions that contain all `words`, ignoring case, in the order of the sessions."""
         # The search reads the files. Committed lines may still wait for the disk thread, which works in order.
         await self._store.disk_thread.submit(lambda: None)
-        states = sorted(self._store.index[scope].sessions.items(), key=lambda item: item[1].epoch, reverse=True)
         path = self._store.disk.path
-        files = [SearchedFile(path=path(key), number=state.number, title=state.title) for key, state in states]
+        files = [
+            SearchedFile(path=path(each.key), key=each.key, number=each.number, title=each.title) for each in sessions
+        ]
         with SearchDeadline(max_seconds) as deadline:
             work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, deadline=deadline)
             return await self._reader.submit(work)

@@ -270,6 +270,18 @@ class Retention:
             await self._delete_files(key)
         await self._archiver.delete_leftovers()
 
+    async def archive(self, key: str, is_busy: IsBusy) -> None:
+        """Move a session to the archive. Raises `Refused` if it is empty, has a turn, or cannot be archived now."""
+        if is_empty(self._store.index.require(key)):
+            raise Refused("This session is empty, so there is nothing to archive. Delete it instead.")
+        if is_busy(key):
+            raise Refused("This session is being used. Try again when its turn has ended.")
+        await self.leave(key, Leaving.PRUNED)
+        copy = None if self._archiver.is_paused else await self._archiver.copy(key, Leaving.PRUNED, self._clock())
+        if copy is None:
+            raise Refused("This session can't be archived now. Try again later.")
+        await self._archiver.archive(copy)
+
     async def _expire(self, key: str) -> None:
         """Move an old session to the archive, or delete it if it is empty. Raises `Refused` if that fails."""
         state = self._store.index.require(key)

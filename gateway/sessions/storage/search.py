@@ -26,6 +26,7 @@ SLICE_PAUSE = 0.00005
 class Hit(Struct, frozen=True, kw_only=True):
     """A message that contains all words. `role` is `user` or `assistant`."""
 
+    key: str
     number: int
     title: str
     snippet: str
@@ -41,9 +42,10 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 
 
 class SearchedFile(Struct, frozen=True, kw_only=True):
-    """One transcript to search."""
+    """The transcript of the session `key`."""
 
     path: Path
+    key: str
     number: int
     title: str
 
@@ -102,6 +104,7 @@ def search(
         snippet = excerpt(entry.content[start : start + 4 * SNIPPET_WIDTH], SNIPPET_WIDTH)
         hits.append(
             Hit(
+                key=file.key,
                 number=file.number,
                 title=file.title,
                 snippet=("…" if start else "") + snippet,
