@@ -1,18 +1,19 @@
 """HTTP routes of the chat page: upload files for a message, and download files of an answer."""
 
 import mimetypes
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from secrets import token_hex
 from urllib.parse import quote
 
+import msgspec
 from aiohttp import web
 
-from gateway.contract import Access, AttachmentKind, Caller, Route
+from gateway.contract import Access, Attachment, AttachmentKind, Caller, Route
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, media_type, safe_name
-from gateway.files.store import UPLOADS, FileStore, TooLarge
+from gateway.files.store import UPLOADS, FileStore, StoredFile, TooLarge
 from gateway.http.responses import HttpError
 from gateway.text.plain import in_bytes
 
@@ -40,41 +41,62 @@ class FileRoutes:
 
     async def _upload(self, request: web.Request, _: Caller) -> web.StreamResponse:
         """Store the body as a file. The answer has the fields of an attachment for the next message."""
-        limit = self._max_bytes()
-        name = safe_name(request.query.get("name", ""))
-        sentence = f"The file is too large. The limit is {in_bytes(limit)}."
-        if (request.content_length or 0) > limit:
-            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+        return web.json_response(msgspec.to_builtins(await self.receive(request)))
+
+    async def receive(self, request: web.Request) -> Attachment:
+        """Store the body of a request as a file, under the name in its query."""
+        if (request.content_length or 0) > self._max_bytes():
+            raise self._too_large()
+        chunks = request.content.iter_chunked(_BLOCK_SIZE)
+        return await self.keep(request.query.get("name", ""), chunks)
+
+    async def keep(self, name: str, chunks: AsyncIterable[bytes]) -> Attachment:
+        """Store a file for the next message. Raises `HttpError` if it is too large."""
+        name = safe_name(name)
         try:
-            kept = await self._store.keep(
-                UPLOADS, f"{token_hex(16)}-{name}", request.content.iter_chunked(_BLOCK_SIZE), limit=limit
-            )
+            kept = await self._store.keep(UPLOADS, f"{token_hex(16)}-{name}", chunks, limit=self._max_bytes())
         except TooLarge:
-            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence) from None
+            raise self._too_large() from None
         except OSError as error:
             raise Refused("The file couldn't be written to the disk.") from error
+        return await self._describe(kept, name)
+
+    async def find(self, ref: str, name: str) -> Attachment:
+        """Return a file that was uploaded before. Raises `HttpError` if it does not exist, or was sent already."""
+        gone = HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, f"The file {name} was not uploaded, or was sent before.")
+        if "/" in ref:
+            raise gone
+        try:
+            found = await self._store.find(f"{UPLOADS}/{ref}")
+        except Refused as missing:
+            raise gone from missing
+        return await self._describe(found, safe_name(name))
+
+    async def _describe(self, kept: StoredFile, name: str) -> Attachment:
         claimed = mimetypes.guess_type(name)[0] or ""
         kind = media_type(await self._store.read(kept.ref, HEAD), claimed)
         attachment_kind = AttachmentKind.AUDIO if kind.startswith("audio/") else AttachmentKind.FILE
         if kind in PICTURES:
             attachment_kind = AttachmentKind.IMAGE
-        return web.json_response(
-            {
-                "ref": kept.ref.removeprefix(f"{UPLOADS}/"),
-                "name": name,
-                "size": kept.size,
-                "media_type": kind,
-                "kind": attachment_kind,
-            }
+        return Attachment(
+            ref=kept.ref.removeprefix(f"{UPLOADS}/"), name=name, size=kept.size, media_type=kind, kind=attachment_kind
         )
 
+    def _too_large(self) -> HttpError:
+        sentence = f"The file is too large. The limit is {in_bytes(self._max_bytes())}."
+        return HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+
     async def _download(self, request: web.Request, _: Caller) -> web.StreamResponse:
+        ref = f"{request.match_info['folder']}/{request.match_info['name']}"
+        return await self.send(ref, request.query.get("name", "") or request.match_info["name"])
+
+    async def send(self, ref: str, name: str) -> web.StreamResponse:
         """Send a file as a download. The browser must not show it, because its content is not trusted."""
         try:
-            found = await self._store.find(f"{request.match_info['folder']}/{request.match_info['name']}")
+            found = await self._store.find(ref)
         except Refused as gone:
             raise HttpError(HTTPStatus.NOT_FOUND, str(gone)) from gone
-        name = safe_name(request.query.get("name", "") or request.match_info["name"])
+        name = safe_name(name)
         return web.FileResponse(
             found.path,
             headers={
