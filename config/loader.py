@@ -17,6 +17,7 @@ from config.types import DmPolicy, DmScope
 
 _IDLE_VARIABLE = "AGENT_SESSION_IDLE_TIMEOUT"
 _SANDBOX_VARIABLE = "GATEHOUSE_SANDBOX_SOCKET"
+_REPO_ROOT_VARIABLE = "AGENT_WORKSPACE_ROOT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +179,9 @@ def _apply_environment(tables: dict[str, Any], environ: Mapping[str, str], probl
             message = f"the environment variable {_IDLE_VARIABLE} must be a whole number of minutes"
             hint = f"set it to a number, or unset {_IDLE_VARIABLE}"
             problems.append(Problem(key="session.idle_minutes", message=message, hint=hint))
+    gateway = tables.get("gateway", {})
+    if environ.get(_REPO_ROOT_VARIABLE, "").strip() and isinstance(gateway, dict):
+        tables = {**tables, "gateway": {**gateway, "repo_root": environ[_REPO_ROOT_VARIABLE].strip()}}
     tools = tables.get("tools", {})
     shell = tools.get("shell", {}) if isinstance(tools, dict) else None
     if environ.get(_SANDBOX_VARIABLE) and isinstance(shell, dict):

@@ -76,6 +76,7 @@ APPLIED = frozenset(
         "gateway.max_queued_per_session",
         "gateway.max_reply_parts",
         "gateway.owners",
+        "gateway.repo_root",
         "gateway.shutdown_timeout",
         "gateway.timezone",
         "gateway.turn_timeout",

@@ -77,6 +77,11 @@ class GatewaySettings(Table):
         default_factory=lambda data: data["data_dir"] / "workspace",
         description='The folder of the workspaces, outside data_dir. Default: "workspace" in data_dir.',
     )
+    repo_root: FilePath | None = Field(
+        default=None,
+        description="The folder in which the repos of programs must lie. Default: workspace_root if that is set, else "
+        "they may lie anywhere.",
+    )
     log_format: LogFormat = Field(
         default=LogFormat.AUTO, description="The format of log lines; auto: console on a terminal, JSON otherwise."
     )
@@ -104,6 +109,13 @@ class GatewaySettings(Table):
         default=None,
         description='The time zone of reminders and of the agents, like "Europe/Berlin". Default: the system\'s.',
     )
+
+    @property
+    def root_of_repos(self) -> Path | None:
+        """The folder in which the repos of programs must lie; None if they may lie anywhere."""
+        if self.repo_root is None and "workspace_root" in self.model_fields_set:
+            return self.workspace_root
+        return self.repo_root
 
     @property
     def zone(self) -> tzinfo:
