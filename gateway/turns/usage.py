@@ -39,7 +39,12 @@ def utc_day(now: datetime) -> str:
 
 
 def person_of(settings: Settings, inbound: Inbound) -> str:
-    """Return the id of the person who is charged. Ids that the owner has linked are one person."""
+    """Return the id of the person who is charged. Ids that the owner has linked are one person.
+
+    A program is charged by its token, on every channel.
+    """
+    if inbound.sender.token:
+        return f"token:{inbound.sender.token}"
     sender = f"{inbound.address.channel}:{inbound.sender.id or inbound.address.peer}"
     for name, ids in settings.session.identity_links.items():
         if sender in ids:
