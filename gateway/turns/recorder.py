@@ -7,6 +7,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
+from config.types import API_CHANNEL
 from gateway.access.rules import Live, has_access
 from gateway.agent.protocol import Event, PlanUpdated, StepDone, ToolFinished, ToolStarted
 from gateway.errors import Refused
@@ -20,6 +21,7 @@ from gateway.outbound.long_replies import LongReplies
 from gateway.sessions import (
     Entry,
     SessionManager,
+    SessionStatus,
     TurnOutcome,
     assistant_texts,
     entries,
@@ -38,6 +40,8 @@ from gateway.turns.usage import Meter
 log = structlog.get_logger()
 
 NOT_RUN = "This was not run: the turn ended while it waited for approval."
+MODEL_UNAVAILABLE = "model_unavailable"
+"""Why the session of a program is in error."""
 
 
 class TurnRecorder:
@@ -153,6 +157,11 @@ class TurnRecorder:
             *_last_entries(state, unwritten),
             entries.TurnEnd(outcome=outcome),
         ]
+        session = self._sessions.find(job.session) if state.is_final else None
+        if session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE:
+            # A program that gets no answer must not wait for one. People in a chat can ask again.
+            end.append(entries.Status(value=SessionStatus.ERROR, by="agent", why=MODEL_UNAVAILABLE))
+            may_continue = False
         ended = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [SetInboxState(turn=each.turn, state=ended, answered_by=job.turn) for each in state.jobs]
         unused_drafts = self._delivery.forget_drafts(job.turn, parts)

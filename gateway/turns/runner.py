@@ -17,7 +17,7 @@ from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
 from gateway.conversation import Message
-from gateway.errors import OUR_FAULT, ProviderFailed, Refused
+from gateway.errors import OUR_FAULT, ModelUnavailable, ProviderFailed, Refused
 from gateway.files.download import AttachmentDownloads
 from gateway.files.outgoing import OutgoingFiles
 from gateway.files.pictures import with_pictures
@@ -26,7 +26,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import DraftStream
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders.reminders import Reminders
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, undo_last_turn
+from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.history import to_messages
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -118,6 +118,7 @@ class TurnRunner:
             except Refused as refusal:
                 state.end(TurnOutcome.FAILED, str(refusal))
             except ProviderFailed as failure:
+                state.is_final = isinstance(failure, ModelUnavailable)
                 state.end(TurnOutcome.FAILED, str(failure), details=self._for_owners(state, failure.details))
             # One turn's bug must not end the others, nor leave its sender without an answer.
             except Exception as crash:
@@ -157,11 +158,13 @@ class TurnRunner:
     async def _answer(self, state: TurnState, slot: TurnSlot) -> None:
         """Choose the agent, receive the files, record the start, and run the agent loop."""
         job = state.jobs[0]
+        session = self._sessions.find(job.session)
         if job.session not in self._answered_sessions:
             self._answered_sessions[job.session] = None
-            session = self._sessions.find(job.session)
             if session is not None and session.created_at < self._started:
                 state.restored = session.turns
+        if session is not None and session.status is SessionStatus.ERROR:  # The turn before has ended it.
+            raise Refused("The session is in error, so this was not run.")
         agent, provider = await self._context.choose_agent(job)
         state.agent, state.usage = agent, provider.usage
         if notice := self._sessions.take_notice(job.session):

@@ -37,6 +37,8 @@ class TurnState(Struct, kw_only=True):
     """A sentence that says why the turn ended without an answer. It is not part of the conversation."""
     details: str = ""
     """The cause in technical words. Only set if everyone who gets the answer is an owner."""
+    is_final: bool = False
+    """The model will not answer until a person has fixed something. That ends the session of a program."""
     written: list[str] = field(default_factory=list)
     """The texts of finished steps, which are in the transcript."""
     streaming: list[str] = field(default_factory=list)
