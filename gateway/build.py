@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from config import LogLevel, ReloadPlan, Settings
+from config.types import PROGRAM_CHANNELS
 from gateway.access.chat_migrations import ChatMigrations
 from gateway.access.guests import Applicant
 from gateway.access.owner_chats import OwnerChats
@@ -19,9 +20,17 @@ from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_move import SessionMover
-from gateway.admin.session_routes import session_routes
+from gateway.admin.session_routes import LocalArchive, session_routes
 from gateway.admin.token_routes import token_routes
 from gateway.aio import ShutdownRequest
+from gateway.api.description import description_routes
+from gateway.api.events import EventStreams
+from gateway.api.overview import Overview
+from gateway.api.program_sessions import ProgramSessions
+from gateway.api.programs import ProgramChannel
+from gateway.api.prompts import Prompts
+from gateway.api.routes import api_operations
+from gateway.api.sessions import SessionApi
 from gateway.commands.agents import AgentCommands
 from gateway.commands.approvals import ApprovalCommands
 from gateway.commands.archive import ArchiveCommands
@@ -343,6 +352,29 @@ def build_daemon(
     )
     channels.open(settings)
 
+    # The API for programs.
+    for name in PROGRAM_CHANNELS:
+        channels.host(ProgramChannel(name))
+    programs = ProgramSessions(live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, now=now)
+    events = EventStreams(sessions, turns.unwritten_text)
+    archive_routes = LocalArchive(
+        sessions, SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy), deletion.delete
+    )
+    operations = api_operations(
+        SessionApi(
+            live=live,
+            sessions=sessions,
+            programs=programs,
+            prompts=Prompts(intake, spool, now=now),
+            events=events,
+            approvals=approvals,
+            archive=archive_routes,
+            uploads=uploads,
+            lanes=lanes,
+        ),
+        Overview(live=live, sessions=sessions, agents=agents, spool=spool, lanes=lanes, health=status.health, now=now),
+    )
+
     # HTTP. The routes of channels are fixed from here on.
     async def reload() -> ReloadPlan:
         assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
@@ -371,11 +403,9 @@ def build_daemon(
             *spool_routes(spool, delivery),
             *pairing_routes(pairing),
             *token_routes(tokens),
-            *session_routes(
-                sessions,
-                SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy),
-                deletion.delete,
-            ),
+            *session_routes(archive_routes),
+            *(operation.route() for operation in operations),
+            *description_routes(operations),
             *backup_routes(settings.gateway.data_dir, spool, sessions, now=now, config=config_path),
             *uploads.routes(),
             *channels.routes(),
@@ -416,6 +446,8 @@ def build_daemon(
         owner_chats=owner_chats,
         intake=intake,
         reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),
+        programs=programs,
+        events=events,
         auth=auth,
         server=server,
         shutdown=shutdown,

@@ -19,6 +19,8 @@ from gateway.access.rules import Live, may_talk, named_people
 from gateway.access.tokens import TokenIssuer
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
+from gateway.api.events import EventStreams
+from gateway.api.program_sessions import ProgramSessions
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
@@ -106,6 +108,8 @@ class Daemon:
     owner_chats: OwnerChats
     intake: Intake
     reminders: ReminderScheduler
+    programs: ProgramSessions
+    events: EventStreams
     auth: Auth
     server: HttpServer
     shutdown: ShutdownRequest
@@ -148,6 +152,7 @@ class Daemon:
                 await asyncio.sleep(0)
             ready()
             side_tasks.append(tasks.create_task(self.agents.warm_up(), name="providers:warming_up"))
+            side_tasks.append(tasks.create_task(self.programs.run(), name="api:idle_sessions"))
             reminders = tasks.create_task(self.reminders.run(), name="reminders")
             await self.shutdown.wait()
             reminders.cancel()
@@ -276,6 +281,7 @@ class Daemon:
         await self.tokens.save_last_uses()
         await self.flusher.flush()
         # 5. Disconnect.
+        self.events.close()
         await self.channels.stop()
         await self.mcp.stop()
         log.info("shutdown_finished", suspended=len(suspended))

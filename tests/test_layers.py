@@ -59,6 +59,7 @@ PACKAGES = (
     "backup",
     "doctor",
     "admin",
+    "api",
     "testing",
     # The daemon and its commands.
     "daemon",

@@ -136,6 +136,10 @@ class ChannelRegistry:
         for identity, options in _enabled_accounts(settings).items():
             self._add(identity, self._make(identity, options))
 
+    def host(self, channel: Channel) -> None:
+        """Deliver to a channel of the core. No settings enable it, and it reads no platform."""
+        self._by_identity[channel.name, channel.account] = channel
+
     def prepare(self, settings: Settings) -> ChannelChanges:
         """Return the changes that make the channels match `settings`. Raises if a channel cannot be opened."""
         enabled = _enabled_accounts(settings)

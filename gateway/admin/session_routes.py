@@ -144,11 +144,7 @@ MAX_LINES = 100_000
 _T = TypeVar("_T")
 
 
-def session_routes(
-    sessions: SessionManager, mover: SessionMover, delete_session: Callable[[str], Awaitable[None]]
-) -> list[Route]:
-    """Return the routes. `delete_session` also ends the work of the session."""
-    archive = LocalArchive(sessions, mover, delete_session)
+def session_routes(archive: LocalArchive) -> list[Route]:
 
     async def list_sessions(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         async for listed in archive.sessions(query.get("scope"), are_archived="archived" in query):

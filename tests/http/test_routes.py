@@ -1,5 +1,6 @@
 """Every route with every kind of bad credential. A route that is missing in `expected_access` fails the tests."""
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
@@ -91,6 +92,30 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("POST", "/telegram/default/webhook"): Access.CHANNEL,
         ("GET", "/web/ws"): Access.OWNER,
         ("GET", "/terminal/ws"): Access.CONTROL,
+        ("POST", "/api/sessions"): Access.API,
+        ("GET", "/api/sessions"): Access.API,
+        ("GET", "/api/sessions/{id}"): Access.API,
+        ("PATCH", "/api/sessions/{id}"): Access.API,
+        ("DELETE", "/api/sessions/{id}"): Access.API,
+        ("POST", "/api/sessions/{id}/prompt"): Access.API,
+        ("GET", "/api/sessions/{id}/messages"): Access.API,
+        ("GET", "/api/sessions/{id}/events"): Access.API,
+        ("POST", "/api/sessions/{id}/complete"): Access.API,
+        ("POST", "/api/sessions/{id}/resume"): Access.API,
+        ("POST", "/api/sessions/{id}/archive"): Access.API,
+        ("POST", "/api/sessions/{id}/restore"): Access.API,
+        ("GET", "/api/sessions/{id}/export"): Access.API,
+        ("GET", "/api/sessions/{id}/files/{name}"): Access.API,
+        ("POST", "/api/sessions/{id}/approvals/{approvalId}"): Access.API,
+        ("GET", "/api/search"): Access.API,
+        ("POST", "/api/files"): Access.API,
+        ("GET", "/api/repos"): Access.API,
+        ("GET", "/api/agents"): Access.API,
+        ("GET", "/api/usage"): Access.API,
+        ("GET", "/api/status"): Access.API,
+        ("GET", "/api/openapi.json"): Access.PUBLIC,
+        ("GET", "/api/docs"): Access.PUBLIC,
+        ("GET", "/api/docs.css"): Access.PUBLIC,
         ("GET", "/api/example"): Access.API,
         ("GET", "/api/example/{name}"): Access.API,
         ("POST", "/api/example"): Access.API,
@@ -125,7 +150,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
 
 
 def filled(path: str) -> str:
-    return path.replace("{folder}", "x").replace("{name}", "x")
+    return re.sub(r"\{\w+\}", "x", path)
 
 
 def bad_credentials(running: Running, time: Time) -> Iterator[dict[str, str]]:
@@ -220,9 +245,31 @@ async def test_no_api_token_opens_a_route_that_is_not_for_it(tmp_path: Path, mou
                         assert status == 403, (route, scope)
 
 
-async def test_every_route_of_the_api_names_a_scope(mounted_routes: list[Route]) -> None:
-    without = {route.path for route in mounted_routes if route.access is Access.API and route.scope is None}
-    assert without == {"/api/example"}
+FOR_EVERY_TOKEN = {
+    ("GET", "/api/example"),
+    ("GET", "/api/sessions"),
+    ("GET", "/api/sessions/{id}"),
+    ("PATCH", "/api/sessions/{id}"),
+    ("DELETE", "/api/sessions/{id}"),
+    ("GET", "/api/sessions/{id}/messages"),
+    ("GET", "/api/sessions/{id}/events"),
+    ("POST", "/api/sessions/{id}/complete"),
+    ("POST", "/api/sessions/{id}/resume"),
+    ("GET", "/api/sessions/{id}/export"),
+    ("GET", "/api/sessions/{id}/files/{name}"),
+    ("POST", "/api/sessions/{id}/approvals/{approvalId}"),
+    ("GET", "/api/search"),
+    ("GET", "/api/repos"),
+    ("GET", "/api/agents"),
+    ("GET", "/api/usage"),
+    ("GET", "/api/status"),
+}
+"""Routes without a scope: each token sees and changes only the sessions that it may. `tests/api` checks that."""
+
+
+async def test_every_other_route_of_the_api_names_a_scope(mounted_routes: list[Route]) -> None:
+    without = {(route.method, route.path) for route in mounted_routes if route.access is Access.API and not route.scope}
+    assert without == FOR_EVERY_TOKEN
 
 
 async def test_a_bad_credential_is_anonymous_on_public_routes(tmp_path: Path, mounted_routes: list[Route]) -> None:

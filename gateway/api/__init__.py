@@ -1,0 +1,1 @@
+"""The HTTP API for programs: sessions, prompts, live events, and its OpenAPI description."""

@@ -1,0 +1,146 @@
+"""Entries of a transcript as messages of the API. Pure."""
+
+from collections.abc import AsyncIterable, AsyncIterator
+from urllib.parse import quote
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from msgspec.structs import replace
+
+from gateway.api.types import (
+    ApprovalContent,
+    AttachmentInfo,
+    Content,
+    FileContent,
+    Message,
+    PlanContent,
+    PlanStepInfo,
+    Role,
+    TextContent,
+    ToolContent,
+)
+from gateway.sessions import Entry, TurnOutcome, entries
+
+LOOK_BACK = 500
+"""Entries before a position that a mapper has to see, so that it knows the tool calls whose results come after it."""
+
+
+class MessageMapper:
+    """Turns the entries of one session, fed in their order, into messages.
+
+    A message may change later: a tool call gets its result, a question its decision, and the last text of a turn that
+    was stopped becomes `partial`. Then `feed` returns it again, with the same id and a higher `seq`.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._namespace = uuid5(NAMESPACE_URL, f"gatehouse:session:{session_id}")
+        # The messages of the current turn that may change.
+        self._calls: dict[str, Message] = {}
+        self._questions: dict[str, Message] = {}
+        self._text: Message | None = None
+
+    def feed(self, entry: Entry) -> Message | None:  # noqa: PLR0911 - one line for each kind of entry.
+        """Return the message that an entry adds or changes, if any."""
+        match entry:
+            case entries.User():
+                attached = tuple(
+                    AttachmentInfo(
+                        name=file.name,
+                        kind=file.kind,
+                        media_type=file.media_type,
+                        size=file.size,
+                        url=self._file_url(file.ref, file.name),
+                    )
+                    for file in entry.attachments
+                )
+                text = TextContent(text=entry.content, partial=False, attachments=attached)
+                return replace(self._message(entry, "user", text), id=self._user_id(entry))
+            case entries.Assistant() if entry.content:
+                self._text = self._message(entry, "agent", TextContent(text=entry.content, partial=False))
+                return self._text
+            case entries.System():
+                text = TextContent(text=entry.content, partial=False, is_failure=entry.is_failure)
+                return self._message(entry, "system", text)
+            case entries.Clear():
+                text = TextContent(text="The agent has forgotten the conversation up to here.", partial=False)
+                return self._message(entry, "system", text)
+            case entries.Undo():
+                return self._message(entry, "system", TextContent(text="The last turn was undone.", partial=False))
+            case entries.ToolUse():
+                tool = ToolContent(tool=entry.name, args=entry.input, result=None)
+                call = self._calls[entry.tool_use_id] = self._message(entry, "system", tool)
+                return call
+            case entries.ToolResult() if (started := self._calls.get(entry.tool_use_id)) is not None:
+                result = replace(started.content, result=entry.output, is_error=entry.is_error)
+                return replace(started, content=result, seq=entry.seq)
+            case entries.Plan():
+                steps = [PlanStepInfo(content=step.content, status=step.status) for step in entry.steps]
+                return self._message(entry, "system", PlanContent(steps=steps))
+            case entries.Approval(approval_id=name) if (asked := self._questions.get(name)) is not None:
+                return replace(asked, content=replace(asked.content, decision=entry.decision), seq=entry.seq)
+            case entries.Approval() if entry.decision is None:
+                content = ApprovalContent(approval_id=entry.approval_id, question=entry.question, decision=None)
+                question = self._questions[entry.approval_id] = self._message(entry, "system", content)
+                return question
+            case entries.SentFile():
+                file = AttachmentInfo(
+                    name=entry.name,
+                    kind="file",
+                    media_type=entry.media_type,
+                    size=entry.size,
+                    url=self._file_url(entry.ref, entry.name),
+                )
+                return self._message(entry, "agent", FileContent(file=file))
+            case entries.TurnEnd():
+                text_of_turn = self._text if self._text is not None and self._text.turn == entry.turn else None
+                self._text = None
+                self._calls.clear()
+                self._questions.clear()
+                if text_of_turn is None or entry.outcome is TurnOutcome.ANSWERED:
+                    return None
+                return replace(text_of_turn, content=replace(text_of_turn.content, partial=True), seq=entry.seq)
+            case _:
+                return None
+
+    def _message(self, entry: Entry, role: Role, content: Content) -> Message:
+        return Message(
+            id=str(uuid5(self._namespace, str(entry.seq))),
+            session_id=self._session_id,
+            role=role,
+            content=content,
+            timestamp=entry.ts,
+            seq=entry.seq,
+            turn=entry.turn,
+        )
+
+    def _user_id(self, entry: entries.User) -> str:
+        """Return the id that the program got for its prompt. Messages of chats have none, so it is derived."""
+        if entry.event_id is not None and is_uuid(entry.event_id):
+            return entry.event_id
+        return str(uuid5(self._namespace, str(entry.seq)))
+
+    def _file_url(self, ref: str, name: str) -> str:
+        """Return the path of a file in the API, or an empty string if it was not stored."""
+        stored = ref.rpartition("/")[2]
+        return f"/api/sessions/{self._session_id}/files/{quote(stored)}?name={quote(name)}" if stored else ""
+
+
+async def all_messages(session_id: str, source: AsyncIterable[Entry]) -> AsyncIterator[Message]:
+    """Yield each message once and in order, with its last content. Holds those of one turn in memory."""
+    mapper, of_turn = MessageMapper(session_id), dict[str, Message]()
+    async for entry in source:
+        if isinstance(entry, entries.User):  # Nothing changes the messages of the turns before.
+            for message in of_turn.values():
+                yield message
+            of_turn.clear()
+        if (changed := mapper.feed(entry)) is not None:
+            of_turn[changed.id] = changed
+    for message in of_turn.values():
+        yield message
+
+
+def is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,120 @@
+"""The routes of the API about the gateway as a whole: repositories, agents, usage and health."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+
+from config import Settings
+from config.types import API_CHANNEL
+from gateway import __version__
+from gateway.access.rules import Live
+from gateway.api import types as t
+from gateway.api.operation import ApiCall, invalid
+from gateway.contract import TokenScope
+from gateway.http.routes import Health
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.sessions import SessionManager, SessionStatus
+from gateway.spool import Spool, UsageTotal
+from gateway.turns.agents import AgentRegistry
+
+MAX_PEOPLE = 100
+
+
+class Overview:
+    def __init__(
+        self,
+        *,
+        live: Live,
+        sessions: SessionManager,
+        agents: AgentRegistry,
+        spool: Spool,
+        lanes: Lanes[Job],
+        health: Callable[[], Health],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._live = live
+        self._sessions = sessions
+        self._agents = agents
+        self._spool = spool
+        self._lanes = lanes
+        self._health = health
+        self._now = now
+
+    async def repos(self, call: ApiCall) -> t.RepoList:
+        token = self._live.token_book.find(call.caller.token)
+        names = [repo.name for repo in self._live.settings.repos if token is None or token.repo in (None, repo.name)]
+        return t.RepoList(repos=[await repo_info(self._live.settings, name) for name in names])
+
+    async def agents(self, call: ApiCall) -> t.AgentList:
+        token = self._live.token_book.find(call.caller.token)
+        return t.AgentList(
+            agents=[
+                t.AgentInfo(
+                    id=agent.name,
+                    model=agent.model,
+                    backend=self._live.settings.agents[agent.name].backend,
+                    tools=sorted(spec.name for spec in agent.toolbox.specs()),
+                )
+                for agent in self._agents
+                if token is None or token.agent in (None, agent.name)
+            ]
+        )
+
+    async def usage(self, call: ApiCall) -> t.UsageReport:
+        """Return the usage of a day: for `admin` of everyone, otherwise of the calling program."""
+        day = call.query_as(t.UsageQuery).day or self._now().astimezone(UTC).date().isoformat()
+        try:
+            date.fromisoformat(day)
+        except ValueError as error:
+            raise invalid("`day` must be a date, like 2026-11-18.") from error
+        if call.caller.may(TokenScope.ADMIN):
+            people = await self._spool.top_usage(day, limit=MAX_PEOPLE)
+            total = await self._spool.usage(day)
+        else:
+            person = f"token:{call.caller.token}"
+            total = await self._spool.usage(day, person)
+            people = [(person, total)]
+        return t.UsageReport(
+            day=day,
+            total=token_count(total),
+            people=[
+                t.UsageOfPerson(
+                    person=name,
+                    input_tokens=used.input_tokens,
+                    cached_tokens=used.cached_tokens,
+                    output_tokens=used.output_tokens,
+                    cost_micros=used.cost_micros,
+                )
+                for name, used in people
+            ],
+        )
+
+    async def status(self, call: ApiCall) -> t.StatusReport:
+        health = self._health()
+        return t.StatusReport(
+            version=__version__,
+            ready=health.ready,
+            # The reasons name folders and platforms, which are the operator's business.
+            troubles=list(health.troubles) if call.caller.may(TokenScope.ADMIN) else [],
+            active_sessions=await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE),
+            max_active_sessions=self._live.settings.api.max_active_sessions,
+            running_turns=self._lanes.running,
+            waiting_messages=self._lanes.waiting,
+        )
+
+
+async def repo_info(settings: Settings, name: str) -> t.RepoInfo:
+    """Return what programs may know about a repository. It may have been removed from the settings."""
+    repo = next((repo for repo in settings.repos if repo.name == name), None)
+    trouble = "it is no longer configured" if repo is None else await asyncio.to_thread(repo.find_trouble)
+    return t.RepoInfo(id=name, name=name, trouble=trouble)
+
+
+def token_count(total: UsageTotal) -> t.TokenCount:
+    return t.TokenCount(
+        input_tokens=total.input_tokens,
+        cached_tokens=total.cached_tokens,
+        output_tokens=total.output_tokens,
+        cost_micros=total.cost_micros,
+    )

@@ -1,0 +1,266 @@
+"""Sessions that programs start: how many may be active, how they end, and which of them a token may see."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from pathlib import Path
+from uuid import uuid4
+
+import structlog
+from msgspec.structs import replace
+
+from config import Repo
+from config.types import API_CHANNEL, PROGRAM_CHANNELS, resolve_links
+from gateway.access.rules import Live
+from gateway.api.operation import invalid
+from gateway.commands.turns import DroppedJobs
+from gateway.contract import Address, Caller, PeerKind, TokenScope
+from gateway.errors import GatehouseError, Refused
+from gateway.http.responses import HttpError
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.outbound.delivery import Delivery
+from gateway.routing import DEFAULT_AGENT, program_scope
+from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus, entries
+from gateway.sessions.directory import SessionFilter
+from gateway.sessions.session import NewSession
+from gateway.spool import Spool, SpoolFull
+
+log = structlog.get_logger()
+
+IDLE_CHECK_INTERVAL = 10.0
+RETRY_WHEN_FULL = 60
+"""Seconds after which a program may try again to start a session, when too many are active."""
+IDLE_TIMEOUT = "idle_timeout"
+REQUESTED = "requested"
+NOTHING = "/"
+"""No name contains a slash, so a filter with this name finds nothing."""
+
+
+class ProgramSessions:
+    """Starts, ends and finds sessions for programs."""
+
+    def __init__(
+        self,
+        *,
+        live: Live,
+        sessions: SessionManager,
+        lanes: Lanes[Job],
+        spool: Spool,
+        delivery: Delivery,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._live = live
+        self._sessions = sessions
+        self._lanes = lanes
+        self._spool = spool
+        self._delivery = delivery
+        self._now = now
+        # The number of active sessions is checked and changed by one program at a time.
+        self._starting = asyncio.Lock()
+
+    def may_see(self, caller: Caller, session: SessionMeta) -> bool:
+        """Return whether the caller may know of a session.
+
+        Owners and `admin` see all sessions. Other tokens see those of programs, of their agent and repository, and
+        without `read` or `manage` only those that they have started themselves.
+        """
+        if caller.may(TokenScope.ADMIN):
+            return True
+        token = self._live.token_book.find(caller.token)
+        if token is None or session.channel not in PROGRAM_CHANNELS:
+            return False
+        if token.agent not in (None, session.agent) or token.repo not in (None, session.repo):
+            return False
+        sees_others = caller.may(TokenScope.READ) or caller.may(TokenScope.MANAGE)
+        return sees_others or session.created_by == caller.token
+
+    def visible(self, caller: Caller, wanted: SessionFilter) -> SessionFilter:
+        """Restrict a filter to the sessions that the caller may see."""
+        if caller.may(TokenScope.ADMIN):
+            return wanted
+        token = self._live.token_book.find(caller.token)
+        sees_others = caller.may(TokenScope.READ) or caller.may(TokenScope.MANAGE)
+        return replace(
+            wanted,
+            only_programs=True,
+            agents=_narrowed(wanted.agents, token.agent if token else NOTHING),
+            repos=_narrowed(wanted.repos, token.repo if token else NOTHING),
+            created_by=None if sees_others else caller.token,
+        )
+
+    async def find(self, caller: Caller, session_id: str) -> SessionMeta:
+        """Return a session that the caller may see. Raises a 404 otherwise, also if it exists."""
+        found = await self._sessions.directory.find(session_id)
+        if found is None or not self.may_see(caller, found):
+            raise HttpError(HTTPStatus.NOT_FOUND, "There is no session with this id. GET /api/sessions lists them.")
+        return found
+
+    async def find_own(self, caller: Caller, session_id: str) -> SessionMeta:
+        """Return a session that the caller may end: one of its own, or with `manage` any that it sees."""
+        found = await self.find(caller, session_id)
+        is_own = found.created_by == caller.token and caller.may(TokenScope.PROMPT)
+        if not is_own and not caller.may(TokenScope.MANAGE):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN, "Another token has started this session. To change it, a token needs `manage`."
+            )
+        return found
+
+    async def start(
+        self, caller: Caller, *, agent: str | None = None, repo: str | None = None, title: str | None = None
+    ) -> SessionMeta:
+        """Start a session with a scope of its own. Raises `HttpError` if it may not be started."""
+        agent, repo = self._allowed(caller, agent, repo)
+        opening: list[Entry] = []
+        if repo is not None:
+            await self._check_repo(repo, caller)
+            opening = [entries.Workspace(value=repo)]
+        async with self._starting:
+            active = await self.check_room()
+            session_id = str(uuid4())
+            session = await self._sessions.start_new(
+                program_scope(agent, API_CHANNEL, session_id).scope,
+                agent=agent,
+                origin=Address(channel=API_CHANNEL, kind=PeerKind.DIRECT, peer=session_id),
+                title=title,
+                new=NewSession(id=session_id, repo=repo or "", created_by=caller.token),
+                opening=opening,
+            )
+        log.info("api_session_started", session=session.key, by=caller.name, repo=repo, active=active + 1)
+        return session
+
+    async def check_room(self) -> int:
+        """Return how many sessions are active. Raises a 429 if there may be no more."""
+        limit = self._live.settings.api.max_active_sessions
+        active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
+        if active >= limit:
+            log.warning("api_session_limit_reached", active=active, limit=limit)
+            raise HttpError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{active} sessions are active, and {limit} is the limit (api.max_active_sessions). "
+                "Complete or cancel one of them, or wait until one has been idle for long enough.",
+                headers={"Retry-After": str(RETRY_WHEN_FULL)},
+            )
+        return active
+
+    def _allowed(self, caller: Caller, agent: str | None, repo: str | None) -> tuple[str, str | None]:
+        """Return agent and repository for a new session, by the request and the token. Raises `HttpError`."""
+        token = self._live.token_book.find(caller.token)
+        bound_agent, bound_repo = (token.agent, token.repo) if token is not None else (None, None)
+        for name, wanted, bound in (("agent", agent, bound_agent), ("repoId", repo, bound_repo)):
+            if bound is not None and wanted not in (None, bound):
+                raise HttpError(HTTPStatus.FORBIDDEN, f"This token may only use the {name} `{bound}`.")
+        agent, repo = agent or bound_agent or DEFAULT_AGENT, repo or bound_repo
+        if agent not in self._live.settings.agents:
+            raise invalid(f"There is no agent `{agent}`. GET /api/agents lists them.")
+        return agent, repo
+
+    async def _check_repo(self, repo_id: str, caller: Caller) -> None:
+        """Refuse a repository that does not exist, or whose folder is not where it should be."""
+        repo = next((repo for repo in self._live.settings.repos if repo.name == repo_id), None)
+        trouble = "it is not configured" if repo is None else await asyncio.to_thread(self._find_trouble, repo)
+        if trouble:
+            log.warning("repo_refused", security=True, repo=repo_id, by=caller.name, reason=trouble)
+            raise invalid(f"The repository `{repo_id}` can't be used: {trouble}. GET /api/repos lists repositories.")
+
+    def _find_trouble(self, repo: Repo) -> str:
+        """Return why a session cannot use a repository, or an empty string. Reads the disk."""
+        if trouble := repo.find_trouble():
+            return trouble
+        root = self._live.settings.gateway.root_of_repos
+        if root is not None and not _is_inside(repo.path, root):
+            return "its folder is outside the workspace root"
+        return ""
+
+    async def complete(self, session: SessionMeta, *, by: str, reason: str = REQUESTED) -> SessionMeta:
+        """End a session by request. Prompts that were accepted before are still answered."""
+        if session.status is SessionStatus.COMPLETED:
+            return session
+        if session.status is not SessionStatus.ACTIVE:
+            raise Refused(f"This session is {session.status.value}, so it can't be completed.")
+        ended = await self._sessions.set_status(session.key, SessionStatus.COMPLETED, by=by, why=reason)
+        await self._log_end(ended)
+        return ended
+
+    async def cancel(self, session: SessionMeta, *, by: str) -> SessionMeta:
+        """Stop the run of a session and drop the prompts that wait. A system message says why."""
+        if session.status is not SessionStatus.ACTIVE:
+            return session
+        reason = f"The session was cancelled by {by}."
+        # Empty the lane first. Otherwise the end of the stopped turn would start the next prompt.
+        dropped = DroppedJobs(self._spool, [(self._lanes, session.key)])
+        answer = dropped.answer("", None, reason="its session was cancelled")
+        notices = [
+            part
+            for message in answer.other_chats
+            for part in self._delivery.compose(message, key=f"notice-{uuid4().hex}")
+        ]
+        ending: list[Entry] = [
+            entries.System(content=reason),
+            entries.Status(value=SessionStatus.CANCELLED, by=by, why=REQUESTED),
+        ]
+        try:
+            await self._sessions.append(session.key, ending, also=[*answer.operations, *notices])
+        except GatehouseError:
+            dropped.put_back()
+            raise
+        self._lanes.stop(session.key, reason)
+        self._delivery.post(notices)
+        ended = self._sessions.find(session.key) or session
+        await self._log_end(ended)
+        return ended
+
+    async def resume(self, session: SessionMeta) -> SessionMeta:
+        """Open a completed or cancelled session again, and make it the active one of its scope."""
+        if session.status is SessionStatus.ERROR:
+            raise Refused("This session is in error, so it can only be read.")
+        if session.channel != API_CHANNEL:
+            return await self._sessions.resume(session.scope, session.number)
+        async with self._starting:
+            if session.status is not SessionStatus.ACTIVE:
+                await self.check_room()
+            return await self._sessions.resume(session.scope, session.number)
+
+    async def run(self) -> None:
+        """Complete idle sessions until cancelled."""
+        has_sessions = False
+        while True:
+            # The directory takes memory for every session. It is not built before a program has started one.
+            has_sessions = has_sessions or any(f":{API_CHANNEL}:" in scope for scope in self._sessions.scopes())
+            if has_sessions:
+                await self.complete_idle()
+            await asyncio.sleep(IDLE_CHECK_INTERVAL)
+
+    async def complete_idle(self) -> None:
+        minutes = self._live.settings.api.idle_minutes
+        if minutes == 0:
+            return
+        limit = self._now() - timedelta(minutes=minutes)
+        for session in await self._sessions.directory.active(API_CHANNEL):
+            if session.last_accessed < limit and not self._lanes.is_busy(session.key):
+                with suppress(Refused, SpoolFull):  # It was deleted or used just now, or the next round tries again.
+                    await self.complete(session, by="gateway", reason=IDLE_TIMEOUT)
+
+    async def _log_end(self, session: SessionMeta) -> None:
+        if session.channel == API_CHANNEL:
+            active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
+            log.info(
+                "api_session_ended",
+                session=session.key,
+                status=session.status,
+                reason=session.status_why,
+                active=active,
+            )
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    return resolve_links(path).is_relative_to(resolve_links(root))
+
+
+def _narrowed(wanted: frozenset[str], allowed: str | None) -> frozenset[str]:
+    """Return the part of `wanted` that is allowed; None allows all. Never empty then: an empty set means all."""
+    if allowed is None:
+        return wanted
+    return frozenset({allowed}) if not wanted or allowed in wanted else frozenset({NOTHING})

@@ -1,0 +1,291 @@
+"""All operations of the API, in the order in which the documentation shows them."""
+
+from http import HTTPStatus
+
+from gateway.api import types as t
+from gateway.api.operation import Link, Operation
+from gateway.api.overview import Overview
+from gateway.api.sessions import SessionApi
+from gateway.contract import TokenScope
+
+NOT_FOUND = HTTPStatus.NOT_FOUND
+CONFLICT = HTTPStatus.CONFLICT
+INVALID = HTTPStatus.UNPROCESSABLE_ENTITY
+TOO_MANY = HTTPStatus.TOO_MANY_REQUESTS
+
+SESSION = "/api/sessions/{id}"
+_THIS = {"id": "$response.body#/id"}
+
+
+def api_operations(sessions: SessionApi, overview: Overview) -> list[Operation]:
+    return [*_session_operations(sessions), *_management_operations(sessions), *_overview_operations(overview)]
+
+
+def _session_operations(sessions: SessionApi) -> list[Operation]:
+    return [
+        Operation(
+            name="createSession",
+            method="POST",
+            path="/api/sessions",
+            tag="Sessions",
+            summary="Start a session",
+            description="At most `api.max_active_sessions` sessions may be active at once.",
+            handle=sessions.create,
+            scope=TokenScope.PROMPT,
+            body=t.NewSessionBody,
+            response=t.SessionInfo,
+            status=HTTPStatus.CREATED,
+            errors=(INVALID, TOO_MANY),
+            links=(
+                Link(operation="getSession", parameters=_THIS),
+                Link(operation="sendPrompt", parameters=_THIS),
+                Link(operation="listMessages", parameters=_THIS),
+                Link(operation="completeSession", parameters=_THIS),
+                Link(operation="cancelSession", parameters=_THIS),
+            ),
+        ),
+        Operation(
+            name="listSessions",
+            method="GET",
+            path="/api/sessions",
+            tag="Sessions",
+            summary="List sessions, the newest first",
+            description="Lists the sessions that the token may see, without their messages.",
+            handle=sessions.list,
+            query=t.ListQuery,
+            response=t.SessionList,
+            errors=(INVALID,),
+        ),
+        Operation(
+            name="getSession",
+            method="GET",
+            path=SESSION,
+            tag="Sessions",
+            summary="Read a session with all its messages",
+            handle=sessions.get,
+            response=t.SessionDetail,
+            errors=(NOT_FOUND,),
+        ),
+        Operation(
+            name="sendPrompt",
+            method="POST",
+            path=f"{SESSION}/prompt",
+            tag="Sessions",
+            summary="Send a prompt",
+            description="Responds as soon as the prompt cannot be lost any more. The turn runs in the background, also "
+            "if the program goes away. Only an active session takes prompts.",
+            handle=sessions.prompt,
+            scope=TokenScope.PROMPT,
+            body=t.PromptBody,
+            response=t.Message,
+            status=HTTPStatus.ACCEPTED,
+            headers={
+                "Idempotency-Key": "With the same key, a prompt is accepted once in 48 hours. A repetition gets the "
+                "same response; another prompt with the key is refused."
+            },
+            errors=(NOT_FOUND, CONFLICT, INVALID, TOO_MANY),
+        ),
+        Operation(
+            name="listMessages",
+            method="GET",
+            path=f"{SESSION}/messages",
+            tag="Sessions",
+            summary="Read the messages after a time or a position",
+            description="A message that has changed since, such as a tool call that now has a result, is included.",
+            handle=sessions.messages,
+            query=t.MessagesQuery,
+            response=t.MessageList,
+            errors=(NOT_FOUND, INVALID),
+        ),
+        Operation(
+            name="followSession",
+            method="GET",
+            path=f"{SESSION}/events",
+            tag="Sessions",
+            summary="Follow a session live",
+            description="Server-sent events: `message` (a message, new or changed), `delta` (the next piece of text), "
+            "`text` (the whole text of the step that is being written), `turn` (a turn has ended), `status`, `title`, "
+            "and `gone` (the session was deleted).",
+            handle=sessions.events,
+            query=t.EventsQuery,
+            media_type="text/event-stream",
+            headers={"Last-Event-ID": "The last event that was received. The stream goes on after it."},
+            errors=(NOT_FOUND, INVALID),
+            is_stream=True,
+        ),
+        Operation(
+            name="completeSession",
+            method="POST",
+            path=f"{SESSION}/complete",
+            tag="Sessions",
+            summary="Complete a session",
+            description="The session takes no more prompts. Those that were accepted before are still answered.",
+            handle=sessions.complete,
+            response=t.SessionInfo,
+            errors=(NOT_FOUND, CONFLICT),
+        ),
+        Operation(
+            name="cancelSession",
+            method="DELETE",
+            path=SESSION,
+            tag="Sessions",
+            summary="Cancel or delete a session",
+            description="Stops the run, drops the prompts that wait, and sets the status to `cancelled`. With "
+            "`permanent=true`, which needs `manage`, deletes the session and all its text.",
+            handle=sessions.delete,
+            query=t.DeleteQuery,
+            response=t.SessionInfo,
+            errors=(NOT_FOUND, CONFLICT, INVALID),
+        ),
+        Operation(
+            name="decideApproval",
+            method="POST",
+            path=f"{SESSION}/approvals/{{approvalId}}",
+            tag="Sessions",
+            summary="Answer a question of the agent",
+            handle=sessions.approve,
+            body=t.DecisionBody,
+            response=t.ApprovalDecision,
+            errors=(NOT_FOUND, CONFLICT, INVALID),
+        ),
+    ]
+
+
+def _management_operations(sessions: SessionApi) -> list[Operation]:
+    return [
+        Operation(
+            name="renameSession",
+            method="PATCH",
+            path=SESSION,
+            tag="Management",
+            summary="Rename a session",
+            handle=sessions.rename,
+            body=t.SessionChanges,
+            response=t.SessionInfo,
+            errors=(NOT_FOUND, INVALID),
+        ),
+        Operation(
+            name="resumeSession",
+            method="POST",
+            path=f"{SESSION}/resume",
+            tag="Management",
+            summary="Open a session again",
+            description="Opens a completed or cancelled session, and makes it the active one of its chat.",
+            handle=sessions.resume,
+            response=t.SessionInfo,
+            errors=(NOT_FOUND, CONFLICT, TOO_MANY),
+        ),
+        Operation(
+            name="archiveSession",
+            method="POST",
+            path=f"{SESSION}/archive",
+            tag="Management",
+            summary="Move a session to the archive",
+            handle=sessions.archive,
+            scope=TokenScope.MANAGE,
+            response=t.SessionInfo,
+            errors=(NOT_FOUND, CONFLICT),
+        ),
+        Operation(
+            name="restoreSession",
+            method="POST",
+            path=f"{SESSION}/restore",
+            tag="Management",
+            summary="Bring a session back from the archive",
+            handle=sessions.restore,
+            scope=TokenScope.MANAGE,
+            response=t.SessionInfo,
+            errors=(NOT_FOUND, CONFLICT),
+        ),
+        Operation(
+            name="exportSession",
+            method="GET",
+            path=f"{SESSION}/export",
+            tag="Management",
+            summary="Export a session",
+            description="`jsonl` is the transcript itself, without loss.",
+            handle=sessions.export,
+            query=t.ExportQuery,
+            media_type="application/octet-stream",
+            errors=(NOT_FOUND, INVALID),
+        ),
+        Operation(
+            name="searchMessages",
+            method="GET",
+            path="/api/search",
+            tag="Management",
+            summary="Search the messages of sessions",
+            handle=sessions.search,
+            query=t.SearchQuery,
+            response=t.SearchHits,
+            errors=(INVALID,),
+        ),
+        Operation(
+            name="uploadFile",
+            method="POST",
+            path="/api/files",
+            tag="Files",
+            summary="Upload a file for a prompt",
+            handle=sessions.upload,
+            scope=TokenScope.PROMPT,
+            query=t.FileQuery,
+            response=t.StoredUpload,
+            errors=(INVALID, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+            takes_file=True,
+        ),
+        Operation(
+            name="downloadFile",
+            method="GET",
+            path=f"{SESSION}/files/{{name}}",
+            tag="Files",
+            summary="Download a file of a session",
+            handle=sessions.download,
+            query=t.FileQuery,
+            media_type="application/octet-stream",
+            errors=(NOT_FOUND, INVALID),
+        ),
+    ]
+
+
+def _overview_operations(overview: Overview) -> list[Operation]:
+    return [
+        Operation(
+            name="listRepos",
+            method="GET",
+            path="/api/repos",
+            tag="Gateway",
+            summary="List the configured repositories",
+            handle=overview.repos,
+            response=t.RepoList,
+        ),
+        Operation(
+            name="listAgents",
+            method="GET",
+            path="/api/agents",
+            tag="Gateway",
+            summary="List the configured agents",
+            handle=overview.agents,
+            response=t.AgentList,
+        ),
+        Operation(
+            name="getUsage",
+            method="GET",
+            path="/api/usage",
+            tag="Gateway",
+            summary="Show the tokens and the cost of a day",
+            description="A token with `admin` sees the usage of everyone, other tokens see their own.",
+            handle=overview.usage,
+            query=t.UsageQuery,
+            response=t.UsageReport,
+            errors=(INVALID,),
+        ),
+        Operation(
+            name="getStatus",
+            method="GET",
+            path="/api/status",
+            tag="Gateway",
+            summary="Show whether the gateway is ready",
+            handle=overview.status,
+            response=t.StatusReport,
+        ),
+    ]

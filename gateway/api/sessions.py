@@ -1,0 +1,328 @@
+"""The session routes of the API: start, list, read, prompt, follow, end, rename, archive, export and delete."""
+
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+
+from gateway.access.rules import Live
+from gateway.admin.session_routes import LocalArchive
+from gateway.api import types as t
+from gateway.api.events import EventStreams, position_of
+from gateway.api.message_mapping import LOOK_BACK, MessageMapper, all_messages
+from gateway.api.operation import ApiCall, invalid
+from gateway.api.overview import repo_info, token_count
+from gateway.api.program_sessions import ProgramSessions
+from gateway.api.prompts import KeyReused, Prompts
+from gateway.contract import Attachment, Caller, TokenScope
+from gateway.errors import Refused
+from gateway.files.store import folder_of
+from gateway.files.uploads import FileRoutes
+from gateway.http.responses import HttpError
+from gateway.job import Job
+from gateway.lanes import Lanes
+from gateway.sessions import SessionEnded, SessionManager, SessionMeta, SessionStatus
+from gateway.sessions.directory import SessionFilter
+from gateway.sessions.export import JsonExport, MarkdownExport, export_pieces, undone_turns
+from gateway.turns.approvals import Approvals
+from gateway.turns.question import Decision
+
+MAX_KEY = 255
+MESSAGES_PER_WRITE = 100
+MAX_SEARCHED_SESSIONS = 1_000
+"""The newest sessions that a search looks through."""
+MAX_SEQ_DIGITS = 15
+EXPORT_TYPES = {"jsonl": "application/jsonl", "markdown": "text/markdown; charset=utf-8", "json": "application/json"}
+_SLOW_DOWN = {"Retry-After": "5"}
+_DECISIONS = {"approve": Decision.APPROVED, "deny": Decision.DENIED}
+_encode = msgspec.json.Encoder().encode
+
+
+class SessionApi:
+    """The handlers of the session routes. `operations` has what each of them takes and returns."""
+
+    def __init__(
+        self,
+        *,
+        live: Live,
+        sessions: SessionManager,
+        programs: ProgramSessions,
+        prompts: Prompts,
+        events: EventStreams,
+        approvals: Approvals,
+        archive: LocalArchive,
+        uploads: FileRoutes,
+        lanes: Lanes[Job],
+    ) -> None:
+        self._live = live
+        self._sessions = sessions
+        self._programs = programs
+        self._prompts = prompts
+        self._events = events
+        self._approvals = approvals
+        self._archive = archive
+        self._uploads = uploads
+        self._lanes = lanes
+
+    async def create(self, call: ApiCall) -> t.SessionInfo:
+        body = call.body_as(t.NewSessionBody)
+        session = await self._programs.start(call.caller, agent=body.agent, repo=body.repo_id, title=body.title)
+        return self._info(session)
+
+    async def list(self, call: ApiCall) -> t.SessionList:
+        query = call.query_as(t.ListQuery)
+        try:
+            statuses = frozenset(SessionStatus(each) for each in _split(query.status))
+        except ValueError:
+            known = ", ".join(SessionStatus)
+            raise invalid(f"`status` may be {known}, or several of them separated by commas.") from None
+        page = await self._sessions.directory.list(
+            self._programs.visible(
+                call.caller,
+                SessionFilter(
+                    statuses=statuses,
+                    repos=_split(query.repo_id),
+                    channels=_split(query.channel),
+                    agents=_split(query.agent),
+                    words=tuple(query.q.split()),
+                ),
+            ),
+            limit=query.limit,
+            offset=query.offset,
+        )
+        return t.SessionList(
+            sessions=[self._info(each) for each in page.sessions],
+            total=page.total,
+            limit=query.limit,
+            offset=query.offset,
+        )
+
+    async def search(self, call: ApiCall) -> t.SearchHits:
+        query = call.query_as(t.SearchQuery)
+        wanted = SessionFilter(channels=_split(query.channel), agents=_split(query.agent))
+        page = await self._sessions.directory.list(
+            self._programs.visible(call.caller, wanted), limit=MAX_SEARCHED_SESSIONS, offset=0
+        )
+        found = await self._sessions.search(page.sessions, query.q, limit=query.limit)
+        by_key = {session.key: session for session in page.sessions}
+        hits = [
+            t.SearchHit(
+                session_id=by_key[hit.key].id,
+                title=hit.title,
+                role="user" if hit.role == "user" else "agent",
+                text=hit.snippet,
+                timestamp=hit.at,
+            )
+            for hit in found.hits
+        ]
+        is_complete = not found.stopped_early and page.total <= MAX_SEARCHED_SESSIONS
+        return t.SearchHits(hits=hits, is_complete=is_complete)
+
+    async def get(self, call: ApiCall) -> web.StreamResponse:
+        """Send a session with all its messages, which may be many, so they are sent as they are read."""
+        session = await self._programs.find(call.caller, call.path("id"))
+        repo = await repo_info(self._live.settings, session.repo) if session.repo else None
+        head = _encode(self._info(session))[:-1] + b',"repo":%s,"messages":[' % _encode(repo)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        batch: list[bytes] = []
+        separator = b""
+        async with aclosing(self._sessions.entries(session.key)) as source:
+            async for message in all_messages(session.id, source):
+                batch.append(_encode(message))
+                if len(batch) >= MESSAGES_PER_WRITE:
+                    await _write(call.request, response, head + separator + b",".join(batch))
+                    head, separator = b"", b","
+                    batch.clear()
+        rest = separator + b",".join(batch) if batch else b""
+        await _write(call.request, response, head + rest + b"]}")
+        return response
+
+    async def rename(self, call: ApiCall) -> t.SessionInfo:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        return self._info(await self._sessions.set_title(session.key, call.body_as(t.SessionChanges).title))
+
+    async def prompt(self, call: ApiCall) -> t.Message:
+        body = call.body_as(t.PromptBody)
+        session = await self._programs.find(call.caller, call.path("id"))
+        limit = self._live.settings.gateway.max_message_chars
+        if len(body.text) > limit:
+            raise invalid(f"The text has {len(body.text):,} characters; {limit:,} is the limit. Send it in parts.")
+        if not body.text.strip() and not body.attachments:
+            raise invalid("The prompt is empty. Send a text, or attachments.")
+        key = call.request.headers.get("Idempotency-Key")
+        if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+            raise invalid(f"The Idempotency-Key must have 1 to {MAX_KEY} printable ASCII characters.")
+        attachments = [await self._receive(file) for file in body.attachments]
+        try:
+            accepted = await self._prompts.accept(call.caller, session, body.text, attachments=attachments, key=key)
+        except KeyReused as reuse:
+            raise invalid(str(reuse)) from reuse
+        except SessionEnded:
+            raise
+        except Refused as full:
+            raise HttpError(HTTPStatus.TOO_MANY_REQUESTS, str(full), headers=_SLOW_DOWN) from full
+        return t.Message(
+            id=accepted.message_id,
+            session_id=session.id,
+            role="user",
+            content=t.TextContent(text=body.text, partial=False),
+            timestamp=accepted.at,
+            turn=accepted.job.turn if accepted.job is not None else None,
+        )
+
+    async def _receive(self, file: t.UploadedFile) -> Attachment:
+        if (file.ref is None) == (file.data is None):
+            raise invalid(f"The attachment {file.name} needs either `ref` or `data`.")
+        if file.ref is not None:
+            return await self._uploads.find(file.ref, file.name)
+        try:
+            content = base64.b64decode(file.data or "", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise invalid(f"The data of the attachment {file.name} is not valid base64.") from error
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield content
+
+        return await self._uploads.keep(file.name, chunks())
+
+    async def messages(self, call: ApiCall) -> t.MessageList:
+        session = await self._programs.find(call.caller, call.path("id"))
+        seq, moment = _parse_since(call.query_as(t.MessagesQuery).since)
+        mapper, found = MessageMapper(session.id), dict[str, t.Message]()
+        async with aclosing(self._sessions.entries_since(session.key, max(0, seq - LOOK_BACK))) as source:
+            async for entry in source:
+                changed = mapper.feed(entry)
+                if changed is not None and entry.seq > seq and (moment is None or entry.ts > moment):
+                    found[changed.id] = changed
+        return t.MessageList(messages=list(found.values()))
+
+    async def events(self, call: ApiCall) -> web.StreamResponse:
+        session = await self._programs.find(call.caller, call.path("id"))
+        last_event_id = call.request.headers.get("Last-Event-ID")
+        since = call.query_as(t.EventsQuery).since
+        # A new reader gets what happens from now on.
+        position = session.seq if since is None else since
+        if last_event_id is not None:
+            position = position_of(session.id, last_event_id)
+        token = call.caller.token
+
+        def may_go_on() -> bool:
+            return not token or self._live.token_book.find(token) is not None
+
+        return await self._events.serve(call.request, session, position, may_go_on)
+
+    async def complete(self, call: ApiCall) -> t.SessionInfo:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        return self._info(await self._programs.complete(session, by=call.caller.name))
+
+    async def resume(self, call: ApiCall) -> t.SessionInfo:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        return self._info(await self._programs.resume(session))
+
+    async def delete(self, call: ApiCall) -> t.SessionInfo:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        if not call.query_as(t.DeleteQuery).permanent:
+            return self._info(await self._programs.cancel(session, by=call.caller.name))
+        self._require(call.caller, TokenScope.MANAGE)
+        await self._archive.delete(session.key)
+        return self._info(session)
+
+    async def archive(self, call: ApiCall) -> t.SessionInfo:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        await self._sessions.archive_session(session.key, is_busy=self._lanes.is_busy)
+        return self._info(session)
+
+    async def restore(self, call: ApiCall) -> t.SessionInfo:
+        archived = await self._sessions.directory.find_archived(call.path("id"))
+        if archived is None or not self._programs.may_see(call.caller, archived.meta):
+            raise HttpError(HTTPStatus.NOT_FOUND, "There is no archived session with this id.")
+        return self._info(await self._archive.restore(archived.key))
+
+    async def export(self, call: ApiCall) -> web.StreamResponse:
+        session = await self._programs.find(call.caller, call.path("id"))
+        kind = call.query_as(t.ExportQuery).format
+        response = web.StreamResponse(headers={"Content-Type": EXPORT_TYPES[kind]})
+        if kind == "jsonl":
+            async with aclosing(self._archive.export(session.key)) as lines:
+                async for block in lines:
+                    await _write(call.request, response, block)
+        else:
+            undone = await undone_turns(self._sessions.entries(session.key))
+            document = MarkdownExport(session, undone) if kind == "markdown" else JsonExport(session, undone)
+            async for piece in export_pieces(document, self._sessions.entries(session.key)):
+                await _write(call.request, response, piece.encode())
+        await _write(call.request, response, b"")
+        return response
+
+    async def approve(self, call: ApiCall) -> t.ApprovalDecision:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        question = self._approvals.open_questions.get(call.path("approvalId"))
+        if question is None or question.session != session.key:
+            raise HttpError(HTTPStatus.NOT_FOUND, "This session has no open question with this id.")
+        decision = _DECISIONS[call.body_as(t.DecisionBody).decision]
+        await self._approvals.settle(question, decision, by=call.caller.name)
+        return t.ApprovalDecision(approval_id=question.id, decision=decision)
+
+    async def upload(self, call: ApiCall) -> t.StoredUpload:
+        stored = await self._uploads.receive(call.request)
+        return t.StoredUpload(ref=stored.ref, name=stored.name, size=stored.size, media_type=stored.media_type)
+
+    async def download(self, call: ApiCall) -> web.StreamResponse:
+        session = await self._programs.find(call.caller, call.path("id"))
+        stored = call.path("name")
+        ref = f"{folder_of(session.key)}/{stored}"
+        return await self._uploads.send(ref, call.query_as(t.FileQuery).name or stored)
+
+    def _require(self, caller: Caller, scope: TokenScope) -> None:
+        if not caller.may(scope):
+            raise HttpError(HTTPStatus.FORBIDDEN, f"This needs a token with the scope `{scope}`.")
+
+    def _info(self, session: SessionMeta) -> t.SessionInfo:
+        has_ended = session.status_by or session.status_why
+        return t.SessionInfo(
+            id=session.id,
+            repo_id=session.repo or None,
+            status=session.status,
+            created_at=session.created_at.astimezone(UTC),
+            updated_at=session.last_accessed.astimezone(UTC),
+            agent=session.agent,
+            channel=session.channel,
+            title=session.title,
+            key=session.key,
+            number=session.number,
+            message_count=session.messages,
+            is_running=self._lanes.is_busy(session.key),
+            usage=token_count(session.spent),
+            status_info=t.StatusInfo(by=session.status_by, reason=session.status_why) if has_ended else None,
+            model=session.model,
+        )
+
+
+def _split(names: str) -> frozenset[str]:
+    return frozenset(filter(None, (name.strip() for name in names.split(","))))
+
+
+def _parse_since(since: str) -> tuple[int, datetime | None]:
+    """Return a seq, or a time with the seq 0."""
+    if since.isascii() and since.isdecimal() and len(since) <= MAX_SEQ_DIGITS:
+        return int(since), None
+    if not since:
+        return 0, None
+    try:
+        moment = datetime.fromisoformat(since)
+    except ValueError as error:
+        raise invalid("`since` must be a seq or an ISO 8601 time, like 2026-11-18T09:30:00Z.") from error
+    return 0, moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    """Send a part of a response. The first one sends the header too: until then, an error gets its own response."""
+    if not response.prepared:
+        await response.prepare(request)
+    if data:
+        await response.write(data)

@@ -1,0 +1,292 @@
+"""The types of the session API. They validate requests, encode responses, and are described by the OpenAPI document.
+
+Names are camelCase on the wire. Times are ISO 8601 in UTC.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from gateway.sessions import SessionStatus
+from gateway.sessions.state import UtcTime
+
+Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+Title = Annotated[str, Meta(min_length=1, max_length=200, description="Shown in lists of sessions.")]
+Role = Literal["user", "agent", "system"]
+
+
+class Request(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The body or the query of a request. Unknown fields are refused."""
+
+
+class Response(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A part of a response. Fields with the value of their default may be absent."""
+
+
+class NewSessionBody(Request, frozen=True, kw_only=True):
+    repo_id: Annotated[Name, Meta(description="The repository that the session is bound to, for good.")] | None = None
+    agent: Annotated[Name, Meta(description="The agent that answers. Default: `main`.")] | None = None
+    title: Title | None = None
+
+
+class SessionChanges(Request, frozen=True, kw_only=True):
+    title: Title
+
+
+class UploadedFile(Request, frozen=True, kw_only=True):
+    """A file for a prompt: its content in base64, or the `ref` of a file that was uploaded with `POST /api/files`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    ref: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    data: str | None = None
+    media_type: Annotated[str, Meta(max_length=200)] = ""
+
+
+class PromptBody(Request, frozen=True, kw_only=True):
+    text: Annotated[str, Meta(description="The text goes to the agent as it is. Chat commands have no effect.")]
+    attachments: Annotated[tuple[UploadedFile, ...], Meta(max_length=100)] = ()
+
+
+class DecisionBody(Request, frozen=True, kw_only=True):
+    decision: Literal["approve", "deny"]
+
+
+class ListQuery(Request, frozen=True, kw_only=True):
+    repo_id: Annotated[str, Meta(description="Sessions of these repositories, separated by commas.")] = ""
+    status: Annotated[str, Meta(description="`active`, `completed`, `cancelled`, `error`; separated by commas.")] = ""
+    channel: Annotated[str, Meta(description="Sessions of these channels, separated by commas.")] = ""
+    agent: Annotated[str, Meta(description="Sessions of these agents, separated by commas.")] = ""
+    q: Annotated[str, Meta(max_length=200, description="Words that the title contains.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=200)] = 20
+    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+
+
+class MessagesQuery(Request, frozen=True, kw_only=True):
+    since: Annotated[
+        str, Meta(max_length=40, description="Only messages after this `seq`, or after this ISO 8601 time.")
+    ] = ""
+
+
+class EventsQuery(Request, frozen=True, kw_only=True):
+    since: Annotated[int, Meta(ge=0, description="Also events after this `seq`. Default: only new ones.")] | None = None
+
+
+class SearchQuery(Request, frozen=True, kw_only=True):
+    q: Annotated[str, Meta(min_length=1, max_length=200, description="Words that a message contains, all of them.")]
+    channel: str = ""
+    agent: str = ""
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+
+
+class ExportQuery(Request, frozen=True, kw_only=True):
+    format: Literal["jsonl", "markdown", "json"] = "jsonl"
+
+
+class DeleteQuery(Request, frozen=True, kw_only=True):
+    permanent: Annotated[bool, Meta(description="Delete the session and all its text, instead of cancelling it.")] = (
+        False
+    )
+
+
+class FileQuery(Request, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(max_length=200)] = ""
+
+
+class UsageQuery(Request, frozen=True, kw_only=True):
+    day: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="A day in UTC. Default: today.")] | None = None
+
+
+class StatusInfo(Response, frozen=True, kw_only=True):
+    """Who has set the status, and why."""
+
+    by: str = ""
+    reason: str = ""
+
+
+class TokenCount(Response, frozen=True, kw_only=True):
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost_micros: int
+    """Millionths of the currency in which the prices are configured."""
+
+
+class SessionInfo(Response, frozen=True, kw_only=True):
+    """A session without its messages."""
+
+    id: str
+    repo_id: str | None
+    status: SessionStatus
+    created_at: UtcTime
+    updated_at: UtcTime
+    agent: str
+    channel: str
+    title: str
+    key: str
+    number: int
+    message_count: int
+    is_running: bool
+    """Whether a turn is running or prompts are waiting."""
+    usage: TokenCount
+    status_info: StatusInfo | None = None
+    model: str | None = None
+
+
+class SessionList(Response, frozen=True, kw_only=True):
+    sessions: list[SessionInfo]
+    total: int
+    limit: int
+    offset: int
+
+
+class RepoInfo(Response, frozen=True, kw_only=True):
+    id: str
+    name: str
+    trouble: str = ""
+    """Why sessions cannot use it now; absent if they can."""
+
+
+class RepoList(Response, frozen=True, kw_only=True):
+    repos: list[RepoInfo]
+
+
+class AttachmentInfo(Response, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    media_type: str = ""
+    size: int = 0
+    url: str = ""
+    """Where the file can be downloaded; absent if it is not stored."""
+
+
+class TextContent(Response, frozen=True, kw_only=True, tag="text"):
+    text: str
+    partial: bool
+    """The text was cut off: the turn failed or was stopped."""
+    attachments: tuple[AttachmentInfo, ...] = ()
+    is_failure: bool = False
+    """The text says why there is no answer."""
+
+
+class PlanStepInfo(Response, frozen=True, kw_only=True):
+    content: str
+    status: str
+
+
+class PlanContent(Response, frozen=True, kw_only=True, tag="plan"):
+    steps: list[PlanStepInfo]
+
+
+class ToolContent(Response, frozen=True, kw_only=True, tag="tool"):
+    tool: str
+    args: dict[str, Any]  # The tool alone knows their shape.
+    result: str | None
+    """None while the tool has not finished."""
+    is_error: bool = False
+
+
+class ApprovalContent(Response, frozen=True, kw_only=True, tag="approval"):
+    """A question of the agent about a tool call. `POST .../approvals/{approvalId}` answers it."""
+
+    approval_id: str
+    question: str
+    decision: str | None
+    """`approved`, `denied` or `expired`; None while the question is open."""
+
+
+class FileContent(Response, frozen=True, kw_only=True, tag="file"):
+    file: AttachmentInfo
+
+
+Content = TextContent | PlanContent | ToolContent | ApprovalContent | FileContent
+
+
+class Message(Response, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    role: Role
+    content: Content
+    timestamp: UtcTime
+    seq: int | UnsetType = UNSET
+    """The position in the session, for `since`. Absent in the response to a prompt, which is still to be stored."""
+    turn: str | None = None
+
+
+class SessionDetail(SessionInfo, frozen=True, kw_only=True):
+    """A session, its repository and all its messages."""
+
+    repo: RepoInfo | None
+    messages: list[Message]
+
+
+class MessageList(Response, frozen=True, kw_only=True):
+    messages: list[Message]
+
+
+class SearchHit(Response, frozen=True, kw_only=True):
+    session_id: str
+    title: str
+    role: Role
+    text: str
+    timestamp: UtcTime
+
+
+class SearchHits(Response, frozen=True, kw_only=True):
+    hits: list[SearchHit]
+    is_complete: bool
+    """False if the search stopped early, so that there may be more."""
+
+
+class AgentInfo(Response, frozen=True, kw_only=True):
+    id: str
+    model: str | None
+    backend: str
+    tools: list[str]
+
+
+class AgentList(Response, frozen=True, kw_only=True):
+    agents: list[AgentInfo]
+
+
+class UsageOfPerson(TokenCount, frozen=True, kw_only=True):
+    person: str
+
+
+class UsageReport(Response, frozen=True, kw_only=True):
+    day: str
+    total: TokenCount
+    people: list[UsageOfPerson]
+
+
+class StatusReport(Response, frozen=True, kw_only=True):
+    version: str
+    ready: bool
+    troubles: list[str]
+    active_sessions: int
+    max_active_sessions: int
+    running_turns: int
+    waiting_messages: int
+
+
+class StoredUpload(Response, frozen=True, kw_only=True):
+    """The fields of an attachment for a prompt."""
+
+    ref: str
+    name: str
+    size: int
+    media_type: str
+
+
+class ApprovalDecision(Response, frozen=True, kw_only=True):
+    approval_id: str
+    decision: str
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """An error (RFC 9457). `detail` says what is wrong and what to do."""
+
+    type: str
+    title: str
+    status: int
+    detail: str

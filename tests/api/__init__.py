@@ -1,0 +1,1 @@
+"""Tests of the HTTP API, through a real daemon and real HTTP."""
