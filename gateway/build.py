@@ -353,9 +353,9 @@ def build_daemon(
     channels.open(settings)
 
     # The API for programs.
-    for name in PROGRAM_CHANNELS:
-        channels.host(ProgramChannel(name))
     programs = ProgramSessions(live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, now=now)
+    for name in PROGRAM_CHANNELS:
+        channels.host(ProgramChannel(name, programs.record_notice))
     events = EventStreams(sessions, turns.unwritten_text)
     archive_routes = LocalArchive(
         sessions, SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy), deletion.delete

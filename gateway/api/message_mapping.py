@@ -60,7 +60,7 @@ class MessageMapper:
                 return self._text
             case entries.System():
                 text = TextContent(text=entry.content, partial=False, is_failure=entry.is_failure)
-                return self._message(entry, "system", text)
+                return replace(self._message(entry, "system", text), in_reply_to=entry.about or None)
             case entries.Clear():
                 text = TextContent(text="The agent has forgotten the conversation up to here.", partial=False)
                 return self._message(entry, "system", text)

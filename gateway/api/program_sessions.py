@@ -16,8 +16,8 @@ from config.types import API_CHANNEL, PROGRAM_CHANNELS, resolve_links
 from gateway.access.rules import Live
 from gateway.api.operation import invalid
 from gateway.commands.turns import DroppedJobs
-from gateway.contract import Address, Caller, PeerKind, TokenScope
-from gateway.errors import GatehouseError, Refused
+from gateway.contract import Address, Caller, Outbound, PeerKind, TokenScope
+from gateway.errors import GatehouseError, Refused, Transient
 from gateway.http.responses import HttpError
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -222,6 +222,21 @@ class ProgramSessions:
             if session.status is not SessionStatus.ACTIVE:
                 await self.check_room()
             return await self._sessions.resume(session.scope, session.number)
+
+    async def record_notice(self, notice: Outbound) -> None:
+        """Write to the transcript why a prompt was not answered, unless that is there already."""
+        found = await self._sessions.directory.find(notice.address.peer)
+        if found is None:
+            return
+        try:
+            known = (await self._sessions.load(found.key)).entries
+            if not any(isinstance(entry, entries.System) and entry.about == notice.reply_to for entry in known):
+                reason = entries.System(content=notice.text, is_failure=True, about=notice.reply_to or "")
+                await self._sessions.append(found.key, [reason])
+        except Refused:  # The session was deleted, or cannot be read.
+            log.info("notice_not_recorded", session=found.key)
+        except SpoolFull as full:
+            raise Transient(str(full)) from full
 
     async def run(self) -> None:
         """Complete idle sessions until cancelled."""

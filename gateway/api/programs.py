@@ -3,12 +3,12 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from gateway.contract import Caller, Deliver, Outbound, Receipt, Sender, TextLimit
+from gateway.contract import Caller, Deliver, Outbound, OutboundKind, Receipt, Sender, TextLimit
 from gateway.sessions import Entry, entries
 
 OWNER = "owner"
@@ -22,16 +22,24 @@ def sender_of(caller: Caller) -> Sender:
     return Sender(id=OWNER, name=caller.name or OWNER, is_owner=caller.is_owner)
 
 
+RecordNotice = Callable[[Outbound], Awaitable[None]]
+"""Writes a notice to the transcript of its session, once. Raises `Transient` if it has to be repeated later."""
+
+
 class ProgramChannel:
-    """The channel of the answers to programs. A program reads the transcript or follows it, so nothing is sent."""
+    """The channel of the answers to programs. A program reads the transcript or follows it, so no answer is sent.
+
+    A notice that says why a message was not answered is in no transcript. So it is written there, instead of sent.
+    """
 
     account = "default"
     text_limit = TextLimit(size=1 << 40)
     repeats_dropped_for = math.inf
     max_file_bytes = 1 << 40
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, record: RecordNotice) -> None:
         self.name = name
+        self._record = record
 
     async def run(self, deliver: Deliver) -> None:
         """Wait until cancelled: prompts come in through the routes of the API."""
@@ -39,7 +47,8 @@ class ProgramChannel:
         await asyncio.Event().wait()
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        del message  # It is in the transcript.
+        if message.kind is OutboundKind.NOTICE and message.is_failure and message.reply_to is not None:
+            await self._record(message)
         return Receipt(message_id=key)
 
     async def send_file(self, message: Outbound, path: Path, *, key: str) -> Receipt:

@@ -211,6 +211,8 @@ class Message(Response, frozen=True, kw_only=True):
     seq: int | UnsetType = UNSET
     """The position in the session, for `since`. Absent in the response to a prompt, which is still to be stored."""
     turn: str | None = None
+    in_reply_to: str | None = None
+    """The id of the prompt that a system message is about, if that prompt was not answered."""
 
 
 class SessionDetail(SessionInfo, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from config.types import API_CHANNEL
 from gateway.commands.command import CommandKind
 from gateway.commands.info import RESTARTED_BY
 from gateway.commands.parser import ParsedCommand, parse_message
@@ -20,8 +21,9 @@ from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
-from gateway.sessions import Entry, SessionManager, TurnOutcome, entries, open_tool_calls
+from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, open_tool_calls
 from gateway.sessions.keys import session_key
+from gateway.sessions.session import NewSession
 from gateway.spool import InboxRow, InboxState, MoveToSession, SetFact, SetInboxState, Spool
 from gateway.spool.deletion import SESSION_DELETED
 from gateway.turns.approvals import Approvals
@@ -136,6 +138,7 @@ class WorkRecovery:
                 agent=rows[0].agent,
                 origin=rows[0].inbound.address,
                 notice=f"Session {lost} can't be read any more, so this is session {number}.",
+                new=NewSession(created_by=rows[0].inbound.sender.token),
                 is_busy=self.lanes.is_busy,
                 also=moves,
             )
@@ -182,9 +185,12 @@ class WorkRecovery:
         end: list[Entry] = []
         if is_turn and first.state is not InboxState.RECEIVED:
             end = [
-                entries.System(content=text, is_failure=True, turn=first.turn),
+                entries.System(content=text, is_failure=True, about=first.inbound.event_id, turn=first.turn),
                 entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=first.turn),
             ]
+        session = self.sessions.find(first.session)
+        if state is InboxState.DEAD and session is not None and session.channel == API_CHANNEL:
+            end.append(entries.Status(value=SessionStatus.ERROR, by="gateway", why="turn_crashed"))
         try:
             await self.sessions.append(first.session, end, also=[*settled, *parts])
         except Refused:  # The session is gone. The senders are told anyway.

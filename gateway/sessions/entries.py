@@ -119,6 +119,8 @@ class System(Entry, frozen=True, kw_only=True, tag="system"):
     is_failure: bool = False
     details: str = ""
     """The cause in technical words, for owners."""
+    about: str = ""
+    """The event id of the message that it is about, if that message got no turn."""
 
 
 class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):

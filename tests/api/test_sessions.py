@@ -85,7 +85,7 @@ async def test_cancelling_stops_the_run_and_drops_what_waits(tmp_path: Path) -> 
         session = await program.start()
         await program.prompt(session, "first")
         await slow.is_asked.wait()
-        await program.prompt(session, "second")
+        second = await program.prompt(session, "second")
         status, cancelled = await program.call("DELETE", f"/api/sessions/{session['id']}")
         assert (status, cancelled["status"]) == (200, "cancelled")
         await until(lambda: not program.daemon.lanes.is_busy(session["key"]))
@@ -93,6 +93,9 @@ async def test_cancelling_stops_the_run_and_drops_what_waits(tmp_path: Path) -> 
         assert ("system", "The session was cancelled by owner.") in texts
         assert not any(text == "second" for _, text in texts)
         assert len(slow.heard) == 1
+        dropped = [each for each in (await program.read(session))["messages"] if each.get("inReplyTo")]
+        assert [each["inReplyTo"] for each in dropped] == [second["id"]]
+        assert dropped[0]["content"]["text"].startswith("This wasn't answered: its session was cancelled.")
         status, again = await program.call("DELETE", f"/api/sessions/{session['id']}")
         assert (status, again["status"]) == (200, "cancelled")
 
@@ -401,3 +404,22 @@ async def test_the_overview_routes(tmp_path: Path) -> None:
         assert found["total"]["inputTokens"] >= 0
         status, _ = await program.call("GET", "/api/usage?day=2026-02-31")
         assert status == 422
+
+
+async def test_a_prompt_that_is_too_old_after_a_restart_is_explained(tmp_path: Path) -> None:
+    slow, moment = Parrot(), datetime.now(UTC)
+    async with api(settings(tmp_path), slow.installed, now=lambda: moment) as program:
+        session = await program.start()
+        await program.prompt(session, "first")
+        await slow.is_asked.wait()
+        waiting = await program.prompt(session, "second")
+        program.daemon.stop()
+        program.daemon.stop()
+    moment += timedelta(days=30)
+    async with api(settings(tmp_path), Parrot.answering, now=lambda: moment) as program:
+
+        async def explained() -> list[str]:
+            return [each["inReplyTo"] for each in (await program.read(session))["messages"] if "inReplyTo" in each]
+
+        await until(explained)
+        assert await explained() == [waiting["id"]]
