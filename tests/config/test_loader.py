@@ -86,7 +86,22 @@ def test_the_environment_overrides_the_idle_timeout(tmp_path: Path) -> None:
     path = write_config(tmp_path, "[session]\nidle_minutes = 5\nttl_days = 7")
     session = load(path, {"AGENT_SESSION_IDLE_TIMEOUT": "45"}).settings.session
     assert (session.idle_minutes, session.ttl_days) == (45, 7)
+    assert load(path, {"AGENT_SESSION_IDLE_TIMEOUT": "45"}).settings.api.idle_minutes == 45
+    assert load(path, {}).settings.api.idle_minutes == 30
     assert "session.idle_minutes" in problems_of(path, {"AGENT_SESSION_IDLE_TIMEOUT": "soon"})
+
+
+def test_the_environment_overrides_the_folder_of_the_repos(tmp_path: Path) -> None:
+    path = write_config(tmp_path, '[gateway]\nworkspace_root = "/srv/work"')
+    assert load(path, {}).settings.gateway.root_of_repos == Path("/srv/work")
+    assert load(path, {"AGENT_WORKSPACE_ROOT": "/srv/src"}).settings.gateway.root_of_repos == Path("/srv/src")
+    assert load(write_config(tmp_path, ""), {}).settings.gateway.root_of_repos is None
+
+
+@pytest.mark.parametrize("name", ["api", "openai"])
+def test_a_channel_cannot_have_the_name_of_the_api(tmp_path: Path, name: str) -> None:
+    path = write_config(tmp_path, f"[channels.{name}]\nenabled = true")
+    assert f"the name `{name}` belongs to the HTTP API" in str(problems_of(path, {}))
 
 
 def test_find_prefers_the_named_file_to_the_usual_places(tmp_path: Path) -> None:
