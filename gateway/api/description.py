@@ -6,11 +6,11 @@ from functools import cache
 import msgspec
 from aiohttp import web
 
-from gateway.api.operation import Operation
+from gateway.api.operation import ApiOperation
 from gateway.contract import Access, Caller, Route
 
 
-def description_routes(operations: Sequence[Operation]) -> list[Route]:
+def description_routes(operations: Sequence[ApiOperation]) -> list[Route]:
     @cache
     def contents() -> dict[str, tuple[bytes, str]]:
         # An idle gateway does not need the generators.

@@ -80,7 +80,7 @@ def _errors(document: Schema) -> Iterator[str]:
         if int(status) >= HTTPStatus.BAD_REQUEST
     }
     yield "<h2>Errors</h2>"
-    yield '<p>Each error is a <a href="#type-Problem">Problem</a> (<code>application/problem+json</code>).</p>'
+    yield '<p>Each error is a <a href="#type-ProblemDocument">problem document</a> (RFC 9457).</p>'
     yield from _table((f'<span id="error-{status}">{status}</span>', found[status]) for status in sorted(found))
 
 

@@ -51,7 +51,7 @@ def position_of(session_id: str, last_event_id: str) -> int:
     return int(seq)
 
 
-class EventReader:
+class EventQueue:
     """The queue of one reader. When it is full, it is emptied, and the reader falls behind."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class SessionEvents:
         self._session_id = session_id
         self.following = ExitStack()
         """Ends the following of the session when it is closed."""
-        self.readers: set[EventReader] = set()
+        self.readers: set[EventQueue] = set()
         self._mapper = MessageMapper(session_id)
         self._known_turn: str | None = None
         """The last turn whose beginning came by, so that the mapper knows what later entries refer to."""
@@ -221,7 +221,7 @@ class EventStreams:
         session: SessionMeta,
         position: int,
         events: SessionEvents,
-        reader: EventReader,
+        reader: EventQueue,
     ) -> int:
         """Send the events after `position` from the transcript, and then the text that is being written."""
         mapper = MessageMapper(session.id)
@@ -249,12 +249,12 @@ class EventStreams:
         return found.seq if found is not None else reached
 
     @contextmanager
-    def _joined(self, session: SessionMeta) -> Iterator[tuple[SessionEvents, EventReader]]:
+    def _joined(self, session: SessionMeta) -> Iterator[tuple[SessionEvents, EventQueue]]:
         """Add a reader to the events of a session, which are followed while they have readers."""
         if session.key not in self._open:
             events = self._open[session.key] = SessionEvents(session.id)
             events.following.enter_context(self._sessions.feed.followed(session.key, events))
-        events, reader = self._open[session.key], EventReader()
+        events, reader = self._open[session.key], EventQueue()
         events.readers.add(reader)
         try:
             yield events, reader

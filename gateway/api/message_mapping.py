@@ -7,11 +7,11 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from msgspec.structs import replace
 
 from gateway.api.types import (
+    ApiMessage,
     ApprovalContent,
     AttachmentInfo,
     Content,
     FileContent,
-    Message,
     PlanContent,
     PlanStepInfo,
     Role,
@@ -35,11 +35,11 @@ class MessageMapper:
         self._session_id = session_id
         self._namespace = uuid5(NAMESPACE_URL, f"gatehouse:session:{session_id}")
         # The messages of the current turn that may change.
-        self._calls: dict[str, Message] = {}
-        self._questions: dict[str, Message] = {}
-        self._text: Message | None = None
+        self._calls: dict[str, ApiMessage] = {}
+        self._questions: dict[str, ApiMessage] = {}
+        self._text: ApiMessage | None = None
 
-    def feed(self, entry: Entry) -> Message | None:  # noqa: PLR0911 - one line for each kind of entry.
+    def feed(self, entry: Entry) -> ApiMessage | None:  # noqa: PLR0911 - one line for each kind of entry.
         """Return the message that an entry adds or changes, if any."""
         match entry:
             case entries.User():
@@ -102,8 +102,8 @@ class MessageMapper:
             case _:
                 return None
 
-    def _message(self, entry: Entry, role: Role, content: Content) -> Message:
-        return Message(
+    def _message(self, entry: Entry, role: Role, content: Content) -> ApiMessage:
+        return ApiMessage(
             id=str(uuid5(self._namespace, str(entry.seq))),
             session_id=self._session_id,
             role=role,
@@ -125,9 +125,9 @@ class MessageMapper:
         return f"/api/sessions/{self._session_id}/files/{quote(stored)}?name={quote(name)}" if stored else ""
 
 
-async def all_messages(session_id: str, source: AsyncIterable[Entry]) -> AsyncIterator[Message]:
+async def all_messages(session_id: str, source: AsyncIterable[Entry]) -> AsyncIterator[ApiMessage]:
     """Yield each message once and in order, with its last content. Holds those of one turn in memory."""
-    mapper, of_turn = MessageMapper(session_id), dict[str, Message]()
+    mapper, of_turn = MessageMapper(session_id), dict[str, ApiMessage]()
     async for entry in source:
         if isinstance(entry, entries.User):  # Nothing changes the messages of the turns before.
             for message in of_turn.values():

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from gateway import __version__
-from gateway.api.operation import Operation
-from gateway.api.types import Problem
+from gateway.api.operation import ApiOperation
+from gateway.api.types import ProblemDocument
 from gateway.contract import Access
 from gateway.http.responses import PROBLEM
 
@@ -50,10 +50,10 @@ _ERRORS = {
 }
 
 
-def openapi_document(operations: Sequence[Operation]) -> Schema:
+def openapi_document(operations: Sequence[ApiOperation]) -> Schema:
     types = {kind for each in operations for kind in (each.body, each.response) if kind is not None}
     queries = [each.query for each in operations if each.query is not None]
-    ordered = [*sorted(types, key=lambda kind: kind.__name__), Problem]
+    ordered = [*sorted(types, key=lambda kind: kind.__name__), ProblemDocument]
     refs, components = msgspec.json.schema_components(ordered, ref_template=_REF)
     schemas = dict(zip(ordered, refs, strict=True))
     # Parameters are described in place. A schema that only a query refers to would be unused.
@@ -78,7 +78,7 @@ def openapi_document(operations: Sequence[Operation]) -> Schema:
     }
 
 
-def _operation(operation: Operation, schemas: dict[object, Schema], query: Schema) -> Schema:
+def _operation(operation: ApiOperation, schemas: dict[object, Schema], query: Schema) -> Schema:
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -99,12 +99,12 @@ def _operation(operation: Operation, schemas: dict[object, Schema], query: Schem
     return described
 
 
-def _description(operation: Operation) -> str:
+def _description(operation: ApiOperation) -> str:
     scope = f"Needs the scope `{operation.scope}`." if operation.scope is not None else ""
     return " ".join(filter(None, (operation.description, scope)))
 
 
-def _path_parameters(operation: Operation) -> list[Schema]:
+def _path_parameters(operation: ApiOperation) -> list[Schema]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in _PARAMETER.findall(operation.path)
@@ -123,7 +123,7 @@ def _query_parameters(query: Schema) -> list[Schema]:
     return parameters
 
 
-def _header_parameters(operation: Operation) -> list[Schema]:
+def _header_parameters(operation: ApiOperation) -> list[Schema]:
     schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
     return [
         {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
@@ -131,7 +131,7 @@ def _header_parameters(operation: Operation) -> list[Schema]:
     ]
 
 
-def _responses(operation: Operation, schemas: dict[object, Schema]) -> Schema:
+def _responses(operation: ApiOperation, schemas: dict[object, Schema]) -> Schema:
     schema = {"type": "string"} if operation.response is None else schemas[operation.response]
     success: Schema = {
         "description": operation.summary,
@@ -147,7 +147,7 @@ def _responses(operation: Operation, schemas: dict[object, Schema]) -> Schema:
         errors -= {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
     if operation.method not in {"GET", "HEAD"}:
         errors.update(_WITH_BODY)
-    problem = {PROBLEM: {"schema": schemas[Problem]}}
+    problem = {PROBLEM: {"schema": schemas[ProblemDocument]}}
     return {
         str(operation.status.value): success,
         **{str(status.value): {"description": _ERRORS[status], "content": problem} for status in sorted(errors)},

@@ -56,7 +56,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ApiOperation:
     """`name` is its `operationId`. `errors` are the statuses besides those that every operation can have."""
 
     name: str

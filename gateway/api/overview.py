@@ -90,9 +90,9 @@ class Overview:
             ],
         )
 
-    async def status(self, call: ApiCall) -> t.StatusReport:
+    async def status(self, call: ApiCall) -> t.HealthReport:
         health = self._health()
-        return t.StatusReport(
+        return t.HealthReport(
             version=__version__,
             ready=health.ready,
             # The reasons name folders and platforms, which are the operator's business.

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from gateway.api import types as t
-from gateway.api.operation import Link, Operation
+from gateway.api.operation import ApiOperation, Link
 from gateway.api.overview import Overview
 from gateway.api.sessions import SessionApi
 from gateway.contract import TokenScope
@@ -17,13 +17,13 @@ SESSION = "/api/sessions/{id}"
 _THIS = {"id": "$response.body#/id"}
 
 
-def api_operations(sessions: SessionApi, overview: Overview) -> list[Operation]:
+def api_operations(sessions: SessionApi, overview: Overview) -> list[ApiOperation]:
     return [*_session_operations(sessions), *_management_operations(sessions), *_overview_operations(overview)]
 
 
-def _session_operations(sessions: SessionApi) -> list[Operation]:
+def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
     return [
-        Operation(
+        ApiOperation(
             name="createSession",
             method="POST",
             path="/api/sessions",
@@ -33,7 +33,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             handle=sessions.create,
             scope=TokenScope.PROMPT,
             body=t.NewSessionBody,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             status=HTTPStatus.CREATED,
             errors=(INVALID, TOO_MANY),
             links=(
@@ -44,7 +44,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
                 Link(operation="cancelSession", parameters=_THIS),
             ),
         ),
-        Operation(
+        ApiOperation(
             name="listSessions",
             method="GET",
             path="/api/sessions",
@@ -56,7 +56,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             response=t.SessionList,
             errors=(INVALID,),
         ),
-        Operation(
+        ApiOperation(
             name="getSession",
             method="GET",
             path=SESSION,
@@ -66,7 +66,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             response=t.SessionDetail,
             errors=(NOT_FOUND,),
         ),
-        Operation(
+        ApiOperation(
             name="sendPrompt",
             method="POST",
             path=f"{SESSION}/prompt",
@@ -77,7 +77,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             handle=sessions.prompt,
             scope=TokenScope.PROMPT,
             body=t.PromptBody,
-            response=t.Message,
+            response=t.ApiMessage,
             status=HTTPStatus.ACCEPTED,
             headers={
                 "Idempotency-Key": "With the same key, a prompt is accepted once in 48 hours. A repetition gets the "
@@ -85,7 +85,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             },
             errors=(NOT_FOUND, CONFLICT, INVALID, TOO_MANY),
         ),
-        Operation(
+        ApiOperation(
             name="listMessages",
             method="GET",
             path=f"{SESSION}/messages",
@@ -97,7 +97,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             response=t.MessageList,
             errors=(NOT_FOUND, INVALID),
         ),
-        Operation(
+        ApiOperation(
             name="followSession",
             method="GET",
             path=f"{SESSION}/events",
@@ -113,7 +113,7 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             errors=(NOT_FOUND, INVALID),
             is_stream=True,
         ),
-        Operation(
+        ApiOperation(
             name="completeSession",
             method="POST",
             path=f"{SESSION}/complete",
@@ -121,10 +121,10 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             summary="Complete a session",
             description="The session takes no more prompts. Those that were accepted before are still answered.",
             handle=sessions.complete,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT),
         ),
-        Operation(
+        ApiOperation(
             name="cancelSession",
             method="DELETE",
             path=SESSION,
@@ -134,10 +134,10 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
             "`permanent=true`, which needs `manage`, deletes the session and all its text.",
             handle=sessions.delete,
             query=t.DeleteQuery,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT, INVALID),
         ),
-        Operation(
+        ApiOperation(
             name="decideApproval",
             method="POST",
             path=f"{SESSION}/approvals/{{approvalId}}",
@@ -151,9 +151,9 @@ def _session_operations(sessions: SessionApi) -> list[Operation]:
     ]
 
 
-def _management_operations(sessions: SessionApi) -> list[Operation]:
+def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
     return [
-        Operation(
+        ApiOperation(
             name="renameSession",
             method="PATCH",
             path=SESSION,
@@ -161,10 +161,10 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             summary="Rename a session",
             handle=sessions.rename,
             body=t.SessionChanges,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             errors=(NOT_FOUND, INVALID),
         ),
-        Operation(
+        ApiOperation(
             name="resumeSession",
             method="POST",
             path=f"{SESSION}/resume",
@@ -172,10 +172,10 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             summary="Open a session again",
             description="Opens a completed or cancelled session, and makes it the active one of its chat.",
             handle=sessions.resume,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT, TOO_MANY),
         ),
-        Operation(
+        ApiOperation(
             name="archiveSession",
             method="POST",
             path=f"{SESSION}/archive",
@@ -183,10 +183,10 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             summary="Move a session to the archive",
             handle=sessions.archive,
             scope=TokenScope.MANAGE,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT),
         ),
-        Operation(
+        ApiOperation(
             name="restoreSession",
             method="POST",
             path=f"{SESSION}/restore",
@@ -194,10 +194,10 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             summary="Bring a session back from the archive",
             handle=sessions.restore,
             scope=TokenScope.MANAGE,
-            response=t.SessionInfo,
+            response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT),
         ),
-        Operation(
+        ApiOperation(
             name="exportSession",
             method="GET",
             path=f"{SESSION}/export",
@@ -209,7 +209,7 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             media_type="application/octet-stream",
             errors=(NOT_FOUND, INVALID),
         ),
-        Operation(
+        ApiOperation(
             name="searchMessages",
             method="GET",
             path="/api/search",
@@ -220,7 +220,7 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             response=t.SearchHits,
             errors=(INVALID,),
         ),
-        Operation(
+        ApiOperation(
             name="uploadFile",
             method="POST",
             path="/api/files",
@@ -233,7 +233,7 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
             errors=(INVALID, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
             takes_file=True,
         ),
-        Operation(
+        ApiOperation(
             name="downloadFile",
             method="GET",
             path=f"{SESSION}/files/{{name}}",
@@ -247,9 +247,9 @@ def _management_operations(sessions: SessionApi) -> list[Operation]:
     ]
 
 
-def _overview_operations(overview: Overview) -> list[Operation]:
+def _overview_operations(overview: Overview) -> list[ApiOperation]:
     return [
-        Operation(
+        ApiOperation(
             name="listRepos",
             method="GET",
             path="/api/repos",
@@ -258,7 +258,7 @@ def _overview_operations(overview: Overview) -> list[Operation]:
             handle=overview.repos,
             response=t.RepoList,
         ),
-        Operation(
+        ApiOperation(
             name="listAgents",
             method="GET",
             path="/api/agents",
@@ -267,7 +267,7 @@ def _overview_operations(overview: Overview) -> list[Operation]:
             handle=overview.agents,
             response=t.AgentList,
         ),
-        Operation(
+        ApiOperation(
             name="getUsage",
             method="GET",
             path="/api/usage",
@@ -279,13 +279,13 @@ def _overview_operations(overview: Overview) -> list[Operation]:
             response=t.UsageReport,
             errors=(INVALID,),
         ),
-        Operation(
+        ApiOperation(
             name="getStatus",
             method="GET",
             path="/api/status",
             tag="Gateway",
             summary="Show whether the gateway is ready",
             handle=overview.status,
-            response=t.StatusReport,
+            response=t.HealthReport,
         ),
     ]

@@ -69,7 +69,7 @@ class SessionApi:
         self._uploads = uploads
         self._lanes = lanes
 
-    async def create(self, call: ApiCall) -> t.SessionInfo:
+    async def create(self, call: ApiCall) -> t.SessionSummary:
         body = call.body_as(t.NewSessionBody)
         session = await self._programs.start(call.caller, agent=body.agent, repo=body.repo_id, title=body.title)
         return self._info(session)
@@ -142,11 +142,11 @@ class SessionApi:
         await _write(call.request, response, head + rest + b"]}")
         return response
 
-    async def rename(self, call: ApiCall) -> t.SessionInfo:
+    async def rename(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
         return self._info(await self._sessions.set_title(session.key, call.body_as(t.SessionChanges).title))
 
-    async def prompt(self, call: ApiCall) -> t.Message:
+    async def prompt(self, call: ApiCall) -> t.ApiMessage:
         body = call.body_as(t.PromptBody)
         session = await self._programs.find(call.caller, call.path("id"))
         limit = self._live.settings.gateway.max_message_chars
@@ -166,7 +166,7 @@ class SessionApi:
             raise
         except Refused as full:
             raise HttpError(HTTPStatus.TOO_MANY_REQUESTS, str(full), headers=_SLOW_DOWN) from full
-        return t.Message(
+        return t.ApiMessage(
             id=accepted.message_id,
             session_id=session.id,
             role="user",
@@ -175,7 +175,7 @@ class SessionApi:
             turn=accepted.job.turn if accepted.job is not None else None,
         )
 
-    async def _receive(self, file: t.UploadedFile) -> Attachment:
+    async def _receive(self, file: t.PromptFile) -> Attachment:
         if (file.ref is None) == (file.data is None):
             raise invalid(f"The attachment {file.name} needs either `ref` or `data`.")
         if file.ref is not None:
@@ -193,7 +193,7 @@ class SessionApi:
     async def messages(self, call: ApiCall) -> t.MessageList:
         session = await self._programs.find(call.caller, call.path("id"))
         seq, moment = _parse_since(call.query_as(t.MessagesQuery).since)
-        mapper, found = MessageMapper(session.id), dict[str, t.Message]()
+        mapper, found = MessageMapper(session.id), dict[str, t.ApiMessage]()
         async with aclosing(self._sessions.entries_since(session.key, max(0, seq - LOOK_BACK))) as source:
             async for entry in source:
                 changed = mapper.feed(entry)
@@ -216,15 +216,15 @@ class SessionApi:
 
         return await self._events.serve(call.request, session, position, may_go_on)
 
-    async def complete(self, call: ApiCall) -> t.SessionInfo:
+    async def complete(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
         return self._info(await self._programs.complete(session, by=call.caller.name))
 
-    async def resume(self, call: ApiCall) -> t.SessionInfo:
+    async def resume(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
         return self._info(await self._programs.resume(session))
 
-    async def delete(self, call: ApiCall) -> t.SessionInfo:
+    async def delete(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
         if not call.query_as(t.DeleteQuery).permanent:
             return self._info(await self._programs.cancel(session, by=call.caller.name))
@@ -232,12 +232,12 @@ class SessionApi:
         await self._archive.delete(session.key)
         return self._info(session)
 
-    async def archive(self, call: ApiCall) -> t.SessionInfo:
+    async def archive(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
         await self._sessions.archive_session(session.key, is_busy=self._lanes.is_busy)
         return self._info(session)
 
-    async def restore(self, call: ApiCall) -> t.SessionInfo:
+    async def restore(self, call: ApiCall) -> t.SessionSummary:
         archived = await self._sessions.directory.find_archived(call.path("id"))
         if archived is None or not self._programs.may_see(call.caller, archived.meta):
             raise HttpError(HTTPStatus.NOT_FOUND, "There is no archived session with this id.")
@@ -282,9 +282,9 @@ class SessionApi:
         if not caller.may(scope):
             raise HttpError(HTTPStatus.FORBIDDEN, f"This needs a token with the scope `{scope}`.")
 
-    def _info(self, session: SessionMeta) -> t.SessionInfo:
+    def _info(self, session: SessionMeta) -> t.SessionSummary:
         has_ended = session.status_by or session.status_why
-        return t.SessionInfo(
+        return t.SessionSummary(
             id=session.id,
             repo_id=session.repo or None,
             status=session.status,

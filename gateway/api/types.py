@@ -34,7 +34,7 @@ class SessionChanges(Request, frozen=True, kw_only=True):
     title: Title
 
 
-class UploadedFile(Request, frozen=True, kw_only=True):
+class PromptFile(Request, frozen=True, kw_only=True):
     """A file for a prompt: its content in base64, or the `ref` of a file that was uploaded with `POST /api/files`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -45,7 +45,7 @@ class UploadedFile(Request, frozen=True, kw_only=True):
 
 class PromptBody(Request, frozen=True, kw_only=True):
     text: Annotated[str, Meta(description="The text goes to the agent as it is. Chat commands have no effect.")]
-    attachments: Annotated[tuple[UploadedFile, ...], Meta(max_length=100)] = ()
+    attachments: Annotated[tuple[PromptFile, ...], Meta(max_length=100)] = ()
 
 
 class DecisionBody(Request, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class TokenCount(Response, frozen=True, kw_only=True):
     """Millionths of the currency in which the prices are configured."""
 
 
-class SessionInfo(Response, frozen=True, kw_only=True):
+class SessionSummary(Response, frozen=True, kw_only=True):
     """A session without its messages."""
 
     id: str
@@ -134,7 +134,7 @@ class SessionInfo(Response, frozen=True, kw_only=True):
 
 
 class SessionList(Response, frozen=True, kw_only=True):
-    sessions: list[SessionInfo]
+    sessions: list[SessionSummary]
     total: int
     limit: int
     offset: int
@@ -202,7 +202,7 @@ class FileContent(Response, frozen=True, kw_only=True, tag="file"):
 Content = TextContent | PlanContent | ToolContent | ApprovalContent | FileContent
 
 
-class Message(Response, frozen=True, kw_only=True):
+class ApiMessage(Response, frozen=True, kw_only=True):
     id: str
     session_id: str
     role: Role
@@ -215,15 +215,15 @@ class Message(Response, frozen=True, kw_only=True):
     """The id of the prompt that a system message is about, if that prompt was not answered."""
 
 
-class SessionDetail(SessionInfo, frozen=True, kw_only=True):
+class SessionDetail(SessionSummary, frozen=True, kw_only=True):
     """A session, its repository and all its messages."""
 
     repo: RepoInfo | None
-    messages: list[Message]
+    messages: list[ApiMessage]
 
 
 class MessageList(Response, frozen=True, kw_only=True):
-    messages: list[Message]
+    messages: list[ApiMessage]
 
 
 class SearchHit(Response, frozen=True, kw_only=True):
@@ -261,7 +261,7 @@ class UsageReport(Response, frozen=True, kw_only=True):
     people: list[UsageOfPerson]
 
 
-class StatusReport(Response, frozen=True, kw_only=True):
+class HealthReport(Response, frozen=True, kw_only=True):
     version: str
     ready: bool
     troubles: list[str]
@@ -285,7 +285,7 @@ class ApprovalDecision(Response, frozen=True, kw_only=True):
     decision: str
 
 
-class Problem(Struct, frozen=True, kw_only=True):
+class ProblemDocument(Struct, frozen=True, kw_only=True):
     """An error (RFC 9457). `detail` says what is wrong and what to do."""
 
     type: str

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
-from gateway.api.events import MAX_QUEUED_EVENTS, EventReader, position_of
+from gateway.api.events import MAX_QUEUED_EVENTS, EventQueue, position_of
 from gateway.contract import TokenScope
 from gateway.daemon import Daemon
 from gateway.http.responses import HttpError
@@ -152,7 +152,7 @@ def test_any_event_id_is_a_position_or_an_error(session: str, given_id: str) -> 
 
 
 async def test_a_slow_reader_falls_behind_without_growing() -> None:
-    reader = EventReader()
+    reader = EventQueue()
     reader.is_behind = False
     for number in range(MAX_QUEUED_EVENTS + 10):
         reader.put(b"x", number + 1)
