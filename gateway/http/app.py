@@ -48,8 +48,9 @@ class HttpApp:
                 # aiohttp would serve the first of the two, and never the second.
                 raise CannotStart(f"Two channels serve the HTTP route {name}. Disable one of them.")
             seen.add((route.method, route.path))
-            # aiohttp leaves out the body of a response to HEAD.
-            methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
+            # aiohttp leaves out the body of a response to HEAD. A stream would have no end then.
+            has_head = route.method == "GET" and not route.is_stream
+            methods = ("GET", "HEAD") if has_head else (route.method,)
             try:
                 added = [self.app.router.add_route(method, route.path, _unreachable) for method in methods]
             except (RuntimeError, ValueError) as error:

@@ -175,6 +175,11 @@ async def test_a_stream_has_no_deadline(tmp_path: Path) -> None:
         rest.cancel()
 
 
+async def test_a_stream_has_no_head(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        assert await running.status("HEAD", "/api/stream", headers=READ) == 405
+
+
 async def test_closing_the_server_cuts_streams_at_once(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(TIMEOUT),
