@@ -35,6 +35,13 @@ def test_an_owner_always_has_access(policy: DmPolicy) -> None:
     assert may_talk(live(dm_policy=policy), DIRECT, Sender(id="1"))
 
 
+def test_a_verified_sender_has_access_but_no_rights_of_an_owner() -> None:
+    for address in (DIRECT, GROUP):
+        assert may_talk(live(dm_policy="allowlist"), address, Sender(id="42", is_verified=True))
+        assert not is_owner(live(), address, Sender(id="42", is_verified=True))
+        assert not may_talk(live(), address, Sender(id="", is_verified=True))
+
+
 def test_an_unknown_sender_has_no_access_by_default() -> None:
     assert not may_talk(live(), DIRECT, Sender(id="42"))
     assert not may_talk(Live(Settings()), DIRECT, Sender(id="42"))
