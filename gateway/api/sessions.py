@@ -27,7 +27,7 @@ from gateway.http.responses import HttpError
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionEnded, SessionManager, SessionMeta, SessionStatus
-from gateway.sessions.directory import SessionFilter
+from gateway.sessions.directory import SessionFilter, SessionPage
 from gateway.sessions.export import JsonExport, MarkdownExport, export_pieces, undone_turns
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Decision
@@ -81,26 +81,34 @@ class SessionApi:
         except ValueError:
             known = ", ".join(SessionStatus)
             raise invalid(f"`status` may be {known}, or several of them separated by commas.") from None
-        page = await self._sessions.directory.list(
-            self._programs.visible(
-                call.caller,
-                SessionFilter(
-                    statuses=statuses,
-                    repos=_split(query.repo_id),
-                    channels=_split(query.channel),
-                    agents=_split(query.agent),
-                    words=tuple(query.q.split()),
-                ),
-            ),
-            limit=query.limit,
-            offset=query.offset,
+        wanted = SessionFilter(
+            statuses=statuses,
+            repos=_split(query.repo_id),
+            channels=_split(query.channel),
+            agents=_split(query.agent),
+            words=tuple(query.q.split()),
         )
+        visible = self._programs.visible(call.caller, wanted)
+        if query.archived:
+            page = await self._list_archived(visible, limit=query.limit, offset=query.offset)
+        else:
+            page = await self._sessions.directory.list(visible, limit=query.limit, offset=query.offset)
         return t.SessionList(
             sessions=[self._info(each) for each in page.sessions],
             total=page.total,
             limit=query.limit,
             offset=query.offset,
         )
+
+    async def _list_archived(self, wanted: SessionFilter, *, limit: int, offset: int) -> SessionPage:
+        """List archived sessions. This reads the archive, which takes a while if that is large."""
+        found = [
+            listed.meta
+            async for listed in self._archive.sessions(are_archived=True)
+            if listed.meta.id and wanted.accepts(listed.meta)
+        ]
+        found.sort(key=lambda session: session.created_at, reverse=True)
+        return SessionPage(sessions=found[offset : offset + limit], total=len(found))
 
     async def search(self, call: ApiCall) -> t.SearchHits:
         query = call.query_as(t.SearchQuery)

@@ -58,6 +58,7 @@ class ListQuery(Request, frozen=True, kw_only=True):
     channel: Annotated[str, Meta(description="Sessions of these channels, separated by commas.")] = ""
     agent: Annotated[str, Meta(description="Sessions of these agents, separated by commas.")] = ""
     q: Annotated[str, Meta(max_length=200, description="Words that the title contains.")] = ""
+    archived: Annotated[bool, Meta(description="List the sessions in the archive instead.")] = False
     limit: Annotated[int, Meta(ge=1, le=200)] = 20
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 

@@ -53,6 +53,12 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     only_programs: bool = False
     """Only sessions of the channels for programs, whatever `channels` says."""
 
+    def accepts(self, session: SessionMeta) -> bool:
+        """Return whether a session belongs to the list. For sessions that are not in the directory."""
+        facets = _Facets(session.status, session.repo, session.channel, session.agent, session.created_by)
+        title = session.title.casefold()
+        return _is_wanted(self, facets) and all(word.casefold() in title for word in self.words)
+
 
 class SessionPage(Struct, frozen=True, kw_only=True):
     """A part of a list. `total` counts the whole list."""

@@ -310,6 +310,10 @@ async def test_chats_of_people_are_there_too(tmp_path: Path) -> None:
         assert status == 200
         status, _ = await program.call("GET", f"/api/sessions/{session['id']}")
         assert status == 404
+        _, page = await program.call("GET", "/api/sessions?archived=true&q=ada")
+        assert [each["id"] for each in page["sessions"]] == [session["id"]]
+        _, page = await program.call("GET", "/api/sessions?archived=true&channel=api")
+        assert page["total"] == 0
         status, back = await program.call("POST", f"/api/sessions/{session['id']}/restore")
         assert (status, back["id"]) == (200, session["id"])
         # Only `admin` sees the chats of people.
