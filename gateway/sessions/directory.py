@@ -1,17 +1,18 @@
 """The session directory: finds a session by its id, and lists the sessions of all scopes by filters, newest first.
 
 It is built from the index on first use, and follows the index from then on. A query takes the same time however many
-sessions there are, except a search for words in titles.
+sessions there are. Two take longer: the first one that combines these filters, and a search for words in titles.
 """
 
 import asyncio
 import builtins
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from heapq import merge
+from itertools import product
+from math import prod
+from operator import contains
 from time import monotonic
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -20,6 +21,7 @@ from gateway.aio import WorkerThread
 from gateway.sessions.index import Scope
 from gateway.sessions.keys import packed_id
 from gateway.sessions.session import SessionMeta, meta_of, with_identity
+from gateway.sessions.sorted_rows import SortedRows, combined
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession, read_with_id
 from gateway.sessions.storage.transcript import read_header
@@ -29,14 +31,19 @@ HEADERS_PER_STEP = 200
 CHANGES_PER_FLUSH = 5000
 """Sessions that get their ids before a flush. Until then, their scopes take much more memory."""
 
-MAX_BLOCK = 1024
-"""Rows in one block of a bucket."""
-
 _YEAR_ONE = datetime.min.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LATEST = (1 << 63) - 1
 _CREATED = 8
 """Bytes of the time in a row."""
+
+# The kinds of facets: what sessions can be filtered by. The facets of a session are its values, in this order.
+_ALL = _STATUS, _REPO, _CHANNEL, _AGENT, _CREATED_BY = tuple(range(5))
+_Kinds = tuple[int, ...]
+_Facets = tuple[str, ...]
+
+# Sessions that have some facets in common, by those facets.
+_Groups = dict[_Facets, SortedRows]
 
 
 class SessionFilter(Struct, frozen=True, kw_only=True):
@@ -55,9 +62,24 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
 
     def accepts(self, session: SessionMeta) -> bool:
         """Return whether a session belongs to the list. For sessions that are not in the directory."""
-        facets = _Facets(session.status, session.repo, session.channel, session.agent, session.created_by)
-        title = session.title.casefold()
-        return _is_wanted(self, facets) and all(word.casefold() in title for word in self.words)
+        wanted, title = self.facets, session.title.casefold()
+        has_facets = _is_wanted(_pick(_facets(session), wanted), wanted.values())
+        return has_facets and all(word.casefold() in title for word in self.words)
+
+    @property
+    def facets(self) -> dict[int, frozenset[str]]:
+        """The values that are wanted, by kind. Kinds that may have any value are left out."""
+        channels = self.channels
+        if self.only_programs:
+            channels = channels & PROGRAM_CHANNELS if channels else PROGRAM_CHANNELS
+        wanted = {
+            _STATUS: frozenset(status.value for status in self.statuses),
+            _REPO: self.repos,
+            _CHANNEL: channels,
+            _AGENT: self.agents,
+            _CREATED_BY: frozenset() if self.created_by is None else frozenset({self.created_by}),
+        }
+        return {kind: values for kind, values in wanted.items() if values or (kind == _CHANNEL and self.only_programs)}
 
 
 class SessionPage(Struct, frozen=True, kw_only=True):
@@ -65,16 +87,6 @@ class SessionPage(Struct, frozen=True, kw_only=True):
 
     sessions: list[SessionMeta]
     total: int
-
-
-class _Facets(NamedTuple):
-    """The values that sessions are filtered by. Sessions with the same ones share a bucket."""
-
-    status: SessionStatus
-    repo: str
-    channel: str
-    agent: str
-    created_by: str
 
 
 class SessionDirectory:
@@ -85,17 +97,19 @@ class SessionDirectory:
         self._index = store.index
         self._reader = reader
         self._step = step
-        self._buckets: dict[_Facets, _Rows] = {}
         # One row, or several while a session is moved to another scope.
         self._by_id: dict[bytes, bytes | set[bytes]] = {}
+        # All sessions, by the kinds of facets that they are grouped by. The groups by all facets come first, and others
+        # are made from them for the first filter that needs them: there are 32 at most.
+        self._groups: dict[_Kinds, _Groups] = {}
+        self._complete: set[_Kinds] = set()
         self._building = asyncio.Lock()
-        self._reading_archive = asyncio.Lock()
-        self._is_archive_read = False
-        self._is_built = False
         # Scopes that the build has not read yet, and sessions that have no id in the index.
         self._unread: list[str] = []
         self._without_id: list[str] = []
         self._unflushed = 0
+        self._reading_archive = asyncio.Lock()
+        self._is_archive_read = False
 
     async def find(self, session_id: str) -> SessionMeta | None:
         """Return the session with this id, unless it is archived."""
@@ -134,59 +148,91 @@ class SessionDirectory:
     async def list(self, wanted: SessionFilter, *, limit: int, offset: int = 0) -> SessionPage:
         """Return the sessions that match, by descending time of creation. Those of the same time are in order of keys.
 
-        Without `words` in the filter this is one moment: nothing changes between its start and its result.
+        Without `words` in the filter, nothing changes while the list is made.
         """
-        await self._build()
-        buckets = self._matching(wanted)
+        groups = await self._matching(wanted.facets)
         if wanted.words:
-            return await self._search(wanted, buckets, limit=limit, offset=offset)
-        rows = _slice(buckets, offset, offset + limit)
+            return await self._search(wanted, groups, limit=limit, offset=offset)
+        rows = combined(groups, offset, offset + limit)
         metas = [meta for row in rows if (meta := self._meta(row)) is not None]
-        return SessionPage(sessions=metas, total=sum(map(len, buckets)))
+        return SessionPage(sessions=metas, total=sum(map(len, groups)))
 
     async def count(self, channel: str, status: SessionStatus) -> int:
         """Return how many sessions of a channel have that status."""
-        await self._build()
         wanted = SessionFilter(channels=frozenset({channel}), statuses=frozenset({status}))
-        return sum(map(len, self._matching(wanted)))
+        return sum(map(len, await self._matching(wanted.facets)))
 
     async def active(self, channel: str) -> builtins.list[SessionMeta]:
         """Return all sessions of a channel that have the status `active`, the newest first."""
         wanted = SessionFilter(channels=frozenset({channel}), statuses=frozenset({SessionStatus.ACTIVE}))
         return (await self.list(wanted, limit=self._index.session_count)).sessions
 
-    def scope_changed(self, before: Scope, after: Scope) -> None:
-        """Follow a change of the index, during the build too."""
-        for key in {**before.sessions, **after.sessions}:
-            was, now = before.sessions.get(key), after.sessions.get(key)
-            if was is now or (was is not None and now is not None and _place(was) == _place(now)):
-                continue
-            if was is not None:
-                self._remove(key, was)
-            if now is not None:
-                self._add(key, now)
+    async def _matching(self, wanted: dict[int, frozenset[str]]) -> builtins.list[SortedRows]:
+        """Return the groups of sessions with the wanted facets. A session is in one of them at most."""
+        kinds = tuple(wanted)
+        await self._build(kinds)
+        groups = self._groups[kinds]
+        if prod(map(len, wanted.values())) <= len(groups):
+            return [rows for facets in product(*wanted.values()) if (rows := groups.get(facets)) is not None]
+        return [rows for facets, rows in groups.items() if _is_wanted(facets, wanted.values())]
 
-    async def _build(self) -> None:
-        """Read the whole index, once. All callers wait for the same build. If one is cancelled, the next goes on."""
+    async def _search(
+        self, wanted: SessionFilter, groups: Sequence[SortedRows], *, limit: int, offset: int
+    ) -> SessionPage:
+        """List sessions by words in their titles, in steps. Looks at those that there are at its start."""
+        words = [word.casefold() for word in wanted.words]
+        facets = wanted.facets
+        sessions: list[SessionMeta] = []
+        total = 0
+        deadline = monotonic() + self._step
+        for row in merge(*[rows.between(0, len(rows)) for rows in groups]):
+            if monotonic() > deadline:
+                await asyncio.sleep(0)
+                deadline = monotonic() + self._step
+            key = _key_of(row)
+            state = self._index.find(key)
+            # It may have changed since the search has started.
+            if state is None or not _is_wanted(_pick(_facets(state), facets), facets.values()):
+                continue
+            title = state.title.casefold()
+            if all(word in title for word in words):
+                if offset <= total < offset + limit:
+                    sessions.append(meta_of(key, state))
+                total += 1
+        return SessionPage(sessions=sessions, total=total)
+
+    def _meta(self, row: bytes) -> SessionMeta | None:
+        key = _key_of(row)
+        state = self._index.find(key)
+        return None if state is None else meta_of(key, state)
+
+    async def _build(self, kinds: _Kinds = _ALL) -> None:
+        """Read the whole index, once, and group the sessions by facets of these kinds.
+
+        All callers wait for the same build. If one is cancelled, the next one goes on.
+        """
         # Sessions that change during the build are neither missed nor listed twice:
         # 1. The directory follows the index from before the first step.
         # 2. A change removes the old row, if it is there, and adds the new one.
-        # 3. A step adds the current rows of a scope. A row that a change has added before stays the only one.
-        if self._is_built and self._index.follower is self:
+        # 3. A step adds rows as they are then. A row that a change has added before stays the only one.
+        if kinds in self._complete and self._index.follower is self:
             return
         async with self._building:
-            while not self._is_built or self._index.follower is not self:
+            while kinds not in self._complete or self._index.follower is not self:
                 if self._index.follower is not self:
-                    self._buckets, self._by_id = {}, {}
+                    self._by_id, self._groups, self._complete = {}, {_ALL: {}}, set()
                     self._unread, self._without_id = self._index.names(), []
                     self._index.follower = self
-                    self._is_built = False
-                self._read_scopes()
-                if self._without_id:
+                if _ALL in self._complete:
+                    await self._group_by(kinds)
+                elif self._without_id:
                     await self._read_ids(self._without_id[:HEADERS_PER_STEP])
                     del self._without_id[:HEADERS_PER_STEP]
-                await asyncio.sleep(0)
-                self._is_built = not self._unread and not self._without_id
+                elif self._unread:
+                    self._read_scopes()
+                    await asyncio.sleep(0)
+                else:
+                    self._complete.add(_ALL)
 
     def _read_scopes(self) -> None:
         deadline = monotonic() + self._step
@@ -213,41 +259,40 @@ class SessionDirectory:
             self._unflushed = 0
             await self._store.flusher.flush()
 
-    def _matching(self, wanted: SessionFilter) -> builtins.list["_Rows"]:
-        return [rows for facets, rows in self._buckets.items() if _is_wanted(wanted, facets)]
-
-    async def _search(
-        self, wanted: SessionFilter, buckets: Sequence["_Rows"], *, limit: int, offset: int
-    ) -> SessionPage:
-        """List sessions by words in their titles, in steps. Looks at those that there are at its start."""
-        words = [word.casefold() for word in wanted.words]
-        sessions: list[SessionMeta] = []
-        total = 0
+    async def _group_by(self, kinds: _Kinds) -> None:
+        every, groups = self._groups[_ALL], self._groups.setdefault(kinds, {})
         deadline = monotonic() + self._step
-        for row in merge(*[rows.between(0, len(rows)) for rows in buckets]):
-            if monotonic() > deadline:
-                await asyncio.sleep(0)
-                deadline = monotonic() + self._step
-            key = _key_of(row)
-            state = self._index.find(key)
-            # It may have changed since the search has started.
-            if state is None or not _is_wanted(wanted, _facets(state)):
-                continue
-            title = state.title.casefold()
-            if all(word in title for word in words):
-                if offset <= total < offset + limit:
-                    sessions.append(meta_of(key, state))
-                total += 1
-        return SessionPage(sessions=sessions, total=total)
+        for facets in [*every]:
+            last = b""
+            while facets in every and (found := every[facets].after(last)):
+                rows = groups.setdefault(_pick(facets, kinds), SortedRows())
+                for row in found:
+                    rows.add(row)
+                last = found[-1]
+                if monotonic() > deadline:
+                    await asyncio.sleep(0)
+                    deadline = monotonic() + self._step
+        self._complete.add(kinds)
 
-    def _meta(self, row: bytes) -> SessionMeta | None:
-        key = _key_of(row)
-        state = self._index.find(key)
-        return None if state is None else meta_of(key, state)
+    def scope_changed(self, before: Scope, after: Scope) -> None:
+        """Follow a change of the index, during the build too."""
+        for key in {**before.sessions, **after.sessions}:
+            was, now = before.sessions.get(key), after.sessions.get(key)
+            if was is now or (was is not None and now is not None and _place(was) == _place(now)):
+                continue
+            if was is not None:
+                self._remove(key, was)
+            if now is not None:
+                self._add(key, now)
 
     def _add(self, key: str, state: SessionState) -> None:
-        row = _row(key, state)
-        self._buckets.setdefault(_facets(state), _Rows()).add(row)
+        row, facets = _row(key, state), _facets(state)
+        for kinds, groups in self._groups.items():
+            picked = _pick(facets, kinds)
+            rows = groups.get(picked)
+            if rows is None:
+                rows = groups[picked] = SortedRows()
+            rows.add(row)
         if not state.id:
             return
         packed = packed_id(state.id)
@@ -259,108 +304,17 @@ class SessionDirectory:
 
     def _remove(self, key: str, state: SessionState) -> None:
         row, facets, packed = _row(key, state), _facets(state), packed_id(state.id)
-        rows = self._buckets.get(facets)
-        if rows is not None:
-            rows.discard(row)
-            if not rows:
-                del self._buckets[facets]
+        for kinds, groups in self._groups.items():
+            picked = _pick(facets, kinds)
+            if picked in groups:
+                groups[picked].discard(row)
+                if not groups[picked]:
+                    del groups[picked]
         known = self._by_id.get(packed)
         if isinstance(known, set):
             known.discard(row)
         if not known or known == row:
             self._by_id.pop(packed, None)
-
-
-class _Rows:
-    """Rows in order, in blocks, so that a change moves the rows of one block only."""
-
-    def __init__(self) -> None:
-        self._blocks: list[list[bytes]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, at: int) -> bytes:
-        return self.between(at, at + 1)[0]
-
-    def between(self, begin: int, end: int) -> list[bytes]:
-        """Return the rows from `begin` up to `end`, which is not included."""
-        found: list[bytes] = []
-        for block in self._blocks:
-            if end <= 0:
-                break
-            found += block[max(begin, 0) : end]
-            begin, end = begin - len(block), end - len(block)
-        return found
-
-    def rank(self, row: bytes) -> int:
-        """Return how many rows come before `row`."""
-        at = self._block_of(row)
-        before = sum(map(len, self._blocks[:at]))
-        return before + bisect_left(self._blocks[at], row) if at < len(self._blocks) else before
-
-    def add(self, row: bytes) -> None:
-        """Add a row, unless it is there already."""
-        if not self._blocks:
-            self._blocks.append([])
-        # A row after all others belongs to the last block.
-        number = min(self._block_of(row), len(self._blocks) - 1)
-        block = self._blocks[number]
-        at = bisect_left(block, row)
-        if block[at : at + 1] == [row]:
-            return
-        block.insert(at, row)
-        self._count += 1
-        if len(block) > MAX_BLOCK:
-            half = len(block) // 2
-            self._blocks[number : number + 1] = [block[:half], block[half:]]
-
-    def discard(self, row: bytes) -> None:
-        """Remove a row, if it is there."""
-        number = self._block_of(row)
-        if number == len(self._blocks):
-            return
-        block = self._blocks[number]
-        at = bisect_left(block, row)
-        if block[at] != row:
-            return
-        del block[at]
-        self._count -= 1
-        if not block:
-            del self._blocks[number]
-
-    def _block_of(self, row: bytes) -> int:
-        """Return the number of the first block that ends at or after `row`."""
-        return bisect_left(self._blocks, row, key=_last)
-
-
-def _last(block: list[bytes]) -> bytes:
-    return block[-1] if block else b""
-
-
-def _slice(buckets: Sequence[_Rows], begin: int, end: int) -> list[bytes]:
-    """Return the rows from `begin` up to `end` of all buckets together, in order."""
-    begins, ends = _shares(buckets, begin), _shares(buckets, end)
-    return sorted(row for rows, *limits in zip(buckets, begins, ends, strict=True) for row in rows.between(*limits))
-
-
-def _shares(buckets: Sequence[_Rows], count: int) -> list[int]:
-    """Return how many rows of each bucket are among the first `count` of all buckets together."""
-    low, high = [0] * len(buckets), [min(len(rows), count) for rows in buckets]
-    count = min(count, sum(map(len, buckets)))
-    # A binary search in all buckets at once. Each step halves the widest range, and often most others.
-    while sum(high) > count:
-        widest = max(range(len(buckets)), key=lambda at: high[at] - low[at])
-        middle = (low[widest] + high[widest]) // 2
-        pivot = buckets[widest][middle]
-        ranks = [rows.rank(pivot) for rows in buckets]
-        if sum(ranks) < count:  # The pivot and all rows before it are among the first.
-            low = list(map(max, low, ranks))
-            low[widest] = middle + 1
-        else:
-            high = list(map(min, high, ranks))
-    return high
 
 
 def _row(key: str, state: SessionState) -> bytes:
@@ -373,20 +327,18 @@ def _key_of(row: bytes) -> str:
     return row[_CREATED:].decode("utf-8", "surrogatepass")
 
 
-def _facets(state: SessionState) -> _Facets:
-    return _Facets(state.status, state.repo, state.channel, state.agent, state.created_by)
+def _facets(session: SessionState | SessionMeta) -> _Facets:
+    return session.status.value, session.repo, session.channel, session.agent, session.created_by
 
 
 def _place(state: SessionState) -> tuple[_Facets, datetime, str]:
+    """Return all that the directory knows about a session besides its key."""
     return _facets(state), state.created_at, state.id
 
 
-def _is_wanted(wanted: SessionFilter, facets: _Facets) -> bool:
-    return (
-        (not wanted.statuses or facets.status in wanted.statuses)
-        and (not wanted.repos or facets.repo in wanted.repos)
-        and (not wanted.channels or facets.channel in wanted.channels)
-        and (not wanted.agents or facets.agent in wanted.agents)
-        and (wanted.created_by is None or facets.created_by == wanted.created_by)
-        and (not wanted.only_programs or facets.channel in PROGRAM_CHANNELS)
-    )
+def _pick(facets: _Facets, kinds: Iterable[int]) -> _Facets:
+    return facets if kinds is _ALL else tuple([facets[kind] for kind in kinds])
+
+
+def _is_wanted(facets: _Facets, wanted: Iterable[frozenset[str]]) -> bool:
+    return all(map(contains, wanted, facets))

@@ -1,7 +1,6 @@
 """Session keys, and the file names of transcripts."""
 
 import re
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from uuid import UUID, uuid5
@@ -42,10 +41,12 @@ def file_name(key: str) -> str:
 
 def packed_id(session_id: str) -> bytes:
     """Return 16 bytes for the id of a session. Those of different UUIDs differ."""
-    with suppress(ValueError):
+    try:
         packed = bytes.fromhex(session_id.replace("-", ""))
-        if len(packed) == _PACKED:
-            return packed
+    except ValueError:
+        packed = b""
+    if len(packed) == _PACKED:
+        return packed
     return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=_PACKED).digest()
 
 

@@ -20,10 +20,11 @@ from gateway.contract import Address, PeerKind
 from gateway.errors import Refused
 from gateway.sessions import SessionFilter, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions import entries as e
-from gateway.sessions.directory import MAX_BLOCK, SessionDirectory
+from gateway.sessions.directory import SessionDirectory
 from gateway.sessions.index import read_clean
 from gateway.sessions.keys import derived_id, file_name, parse_key, session_key
 from gateway.sessions.session import NewSession
+from gateway.sessions.sorted_rows import MAX_BLOCK
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.transfer import readdress, split_lines
 from tests.sessions.conftest import ANN, Clock, OpenManager
@@ -205,6 +206,26 @@ async def test_changes_during_the_build_are_not_missed(manager: SessionManager) 
     assert await directory.count("api", SessionStatus.ACTIVE) == 40
     for meta in expected:
         assert await directory.find(meta.id) == meta
+
+
+async def test_changes_while_sessions_are_grouped_are_not_missed(manager: SessionManager) -> None:
+    """The first list with these filters, when the directory has been built for others."""
+    metas = [await start(manager, str(number), repo=f"repo {number}") for number in range(60)]
+    index = manager._store.index  # noqa: SLF001 - these changes have to come between two steps.
+    states = [index.require(meta.key) for meta in metas]
+    directory = slow_directory(manager)
+    await directory.find(metas[0].id)
+    grouping = asyncio.create_task(directory.count("api", SessionStatus.ACTIVE))
+    for number in range(0, 60, 3):
+        await asyncio.sleep(0)
+        assert not grouping.done()
+        index.update(metas[number].key, replace(states[number], status=SessionStatus.COMPLETED))
+        index.remove(metas[number + 1].key)
+        index.update(f"agent:main:api:direct:new-{number}", replace(states[number], repo="new"))
+    await grouping
+    assert await directory.count("api", SessionStatus.ACTIVE) == 40
+    assert await directory.count("api", SessionStatus.COMPLETED) == 20
+    assert await keys(manager, SessionFilter()) == [meta.key for meta in all_sessions(manager)]
 
 
 async def test_callers_share_a_build_even_if_the_first_gives_up(manager: SessionManager) -> None:
@@ -576,6 +597,7 @@ class Machine(RuleBasedStateMachine):
         page = self.run(self.manager.directory.list(wanted, limit=limit, offset=offset))
         expected = [meta for meta in all_sessions(self.manager) if is_wanted(wanted, meta)]
         assert page.sessions == expected[offset : offset + limit]
+        assert [meta for meta in all_sessions(self.manager) if wanted.accepts(meta)] == expected
         assert page.total == len(expected)
 
     @invariant()
