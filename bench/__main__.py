@@ -5,7 +5,20 @@
 
 import sys
 
-from bench import commands, context, first_token, gateway, growth, models, profile, sessions, spool, start, telegram
+from bench import (
+    api_list,
+    commands,
+    context,
+    first_token,
+    gateway,
+    growth,
+    models,
+    profile,
+    sessions,
+    spool,
+    start,
+    telegram,
+)
 from bench.table import show
 
 PARTS = {
@@ -18,6 +31,7 @@ PARTS = {
     "growth": growth,
     "spool": spool,
     "sessions": sessions,
+    "api_list": api_list,
     "context": context,
 }
 

@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,17 @@ class Daemon:
 
 
 @contextmanager
-def started() -> Iterator[Daemon]:
-    """Start a daemon in a new home folder on a free port, and wait until `/readyz` answers 200."""
+def started(settings: str = "", prepare: Callable[[Path], None] | None = None) -> Iterator[Daemon]:
+    """Start a daemon in a new home folder on a free port, and wait until `/readyz` answers 200.
+
+    `settings` is added to its configuration. `prepare` is called with its data folder before the start.
+    """
     with TemporaryDirectory() as home:
         port = free_port()
         config = Path(home) / "gatehouse.toml"
-        config.write_text(f"[http]\nport = {port}\n")
+        config.write_text(f"[http]\nport = {port}\n{settings}")
+        if prepare is not None:
+            prepare(Path(home) / ".gatehouse")
         began = perf_counter()
         process = subprocess.Popen(
             [GATEHOUSE, "run", "--config", config],
