@@ -374,8 +374,9 @@ def test_signal_shuts_down_in_order(home: Path, number: signal.Signals, code: in
 
 async def test_interactive_chat_streams_stops_and_ends(home: Path) -> None:
     async with in_terminal("chat", home=home) as terminal:
-        await terminal.shows("so this chat starts its own until you leave")
-        await terminal.shows("Ctrl-D or /quit leaves")
+        greeting = await terminal.shows("Ctrl-D or /quit leaves")
+        # Where the lines are wrapped depends on the path of the data directory.
+        assert "so this chat starts its own until you leave" in " ".join(greeting.split())
         await terminal.prompts()
         terminal.type(f"{LONG}\r")
         await terminal.shows("You said:")
