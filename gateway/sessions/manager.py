@@ -43,7 +43,6 @@ from gateway.sessions.retention import (
 from gateway.sessions.session import NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
-from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.journal import Journal
 from gateway.sessions.storage.search import SearchDeadline, SearchedFile, SearchResult, search
@@ -454,13 +453,9 @@ class SessionManager:
             return self.archive.lines(key)
         return transfer.export_lines(self._store, self._reader, key)
 
-    async def entries(self, key: str) -> AsyncGenerator[Entry, None]:
+    def entries(self, key: str) -> AsyncGenerator[Entry, None]:
         """Yield all entries of a session from the first one, except damaged ones. Reads them in blocks."""
-        async for line in transfer.split_lines(self.export_lines(key)):
-            try:
-                yield decode(line)
-            except DamagedEntry:
-                continue
+        return transfer.decoded(self.export_lines(key))
 
     def entries_since(self, key: str, seq: int) -> AsyncGenerator[Entry, None]:
         """Yield the entries with a higher `seq`, in order and each once, up to now. Reads only what is not cached.

@@ -60,15 +60,21 @@ async def entries_since(store: SessionStore, reader: WorkerThread, key: str, seq
 
 async def entries_after(blocks: AsyncGenerator[bytes, None], seq: int) -> AsyncGenerator[Entry, None]:
     """Yield the entries after `seq` of a transcript. Damaged lines, and those that were written twice, are left out."""
-    async with aclosing(blocks), aclosing(split_lines(blocks)) as lines:
-        async for line in lines:
-            try:
-                entry = decode(line)
-            except DamagedEntry:
-                continue
+    async with aclosing(decoded(blocks)) as entries:
+        async for entry in entries:
             if entry.seq > seq:
                 seq = entry.seq
                 yield entry
+
+
+async def decoded(blocks: AsyncGenerator[bytes, None]) -> AsyncGenerator[Entry, None]:
+    """Yield the entries of a transcript, except damaged ones. `blocks` end anywhere, and are closed at the end."""
+    async with aclosing(blocks), aclosing(split_lines(blocks)) as lines:
+        async for line in lines:
+            try:
+                yield decode(line)
+            except DamagedEntry:
+                continue
 
 
 async def import_lines(

@@ -378,6 +378,7 @@ async def test_an_archived_session_is_found_by_its_id(open_manager: OpenManager)
         archived = await each.directory.find_archived(meta.id)
         assert archived is not None
         assert archived.meta.id == meta.id
+        assert [entry.seq async for entry in each.entries(archived.key)] == [1, 2, 3]
         assert [entry.seq async for entry in each.entries_since(archived.key, 2)] == [3]
         assert await each.directory.find_archived(meta.id.upper()) is None
 
