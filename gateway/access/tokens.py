@@ -40,7 +40,7 @@ _SECRET_BYTES = 32
 class ApiToken(Struct, frozen=True, kw_only=True):
     """A token without its secret, of which only the SHA-256 digest is stored.
 
-    A token with an `agent`, a `repo` or a `session` works only with that one.
+    A token with an `agent` or a `repo` works only with that one.
     """
 
     id: str
