@@ -64,8 +64,10 @@ def _operation(path: str, method: str, operation: Schema) -> Iterator[str]:
         if int(status) >= HTTPStatus.BAD_REQUEST:
             errors.append(f'<a href="#error-{status}">{status}</a>')
             continue
-        kind, about = next(iter(response["content"].items()))
-        rows.append((f"response {status}", f"{_shape(about['schema'])} ({escape(kind)})", ""))
+        rows += [
+            (f"response {status}", f"{_shape(about['schema'])} ({escape(kind)})", "")
+            for kind, about in response["content"].items()
+        ]
     yield from _table(rows)
     yield f"<p>Errors: {', '.join(errors)}</p></section>"
 
@@ -80,7 +82,7 @@ def _errors(document: Schema) -> Iterator[str]:
         if int(status) >= HTTPStatus.BAD_REQUEST
     }
     yield "<h2>Errors</h2>"
-    yield '<p>Each error is a <a href="#type-ProblemDocument">problem document</a> (RFC 9457).</p>'
+    yield '<p>Each error is a <a href="#type-Problem">problem document</a> (RFC 9457).</p>'
     yield from _table((f'<span id="error-{status}">{status}</span>', found[status]) for status in sorted(found))
 
 

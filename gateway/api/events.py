@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.message_mapping import LOOK_BACK, MessageMapper
+from gateway.api.types import EventName
 from gateway.errors import Refused
 from gateway.http.responses import HttpError
 from gateway.sessions import Entry, SessionManager, SessionMeta, entries
@@ -31,7 +32,7 @@ TEXT_PACE_PER_READER = 0.0004
 _encode = msgspec.json.Encoder().encode
 
 
-def sse(event: str, data: object, *, event_id: str | None = None) -> bytes:
+def sse(event: EventName, data: object, *, event_id: str | None = None) -> bytes:
     """Return one server-sent event. JSON has no line breaks, so one `data` line is enough."""
     head = f"id: {event_id}\n" if event_id is not None else ""
     return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), event.encode(), _encode(data))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway import __version__
-from gateway.api.operation import ApiOperation
+from gateway.api.operation import HEADER_PATTERN, ApiOperation
 from gateway.api.types import ProblemDocument
 from gateway.contract import Access
 from gateway.http.responses import PROBLEM
@@ -17,6 +17,14 @@ Schema = dict[str, Any]  # JSON of the shape that OpenAPI prescribes.
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _REF = "#/components/schemas/{name}"
+_NAMES = {
+    "AgentInfo": "Agent",
+    "ApiMessage": "Message",
+    "ProblemDocument": "Problem",
+    "RepoInfo": "Repo",
+    "SessionSummary": "Session",
+}
+"""The names of types in the document, and so in generated clients. In the code, these words have other meanings."""
 _ALWAYS = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.UNAUTHORIZED,
@@ -24,9 +32,22 @@ _ALWAYS = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.INTERNAL_SERVER_ERROR,
     HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
 )
 """Errors that every operation may have."""
-_WITH_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+_WITH_BODY = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+_WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+_RATE_HEADERS = {
+    "RateLimit-Limit": "The requests that the token may send in a minute.",
+    "RateLimit-Remaining": "The requests that are left.",
+    "RateLimit-Reset": "The seconds until all of them are there again.",
+}
+_HEADERS = {**_RATE_HEADERS, "Retry-After": "The seconds after which to try again."}
 
 _DESCRIPTION = """\
 Programs start sessions, send prompts to an agent, and follow its work.
@@ -40,6 +61,7 @@ _ERRORS = {
     HTTPStatus.UNAUTHORIZED: "The token is missing or wrong, has expired, or was revoked.",
     HTTPStatus.FORBIDDEN: "The token lacks the scope for this.",
     HTTPStatus.NOT_FOUND: "There is no such thing, or the token may not see it.",
+    HTTPStatus.REQUEST_TIMEOUT: "The body took too long to arrive.",
     HTTPStatus.CONFLICT: "The session does not allow this in its present state.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body has another content type than expected.",
@@ -47,6 +69,7 @@ _ERRORS = {
     HTTPStatus.TOO_MANY_REQUESTS: "Too many requests, sessions or waiting prompts. `Retry-After` says when to retry.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "The gateway failed. Its log has the details.",
     HTTPStatus.SERVICE_UNAVAILABLE: "The gateway cannot take this now. `Retry-After` says when to retry.",
+    HTTPStatus.GATEWAY_TIMEOUT: "The gateway took too long.",
 }
 
 
@@ -54,7 +77,7 @@ def openapi_document(operations: Sequence[ApiOperation]) -> Schema:
     types = {kind for each in operations for kind in (each.body, each.response) if kind is not None}
     queries = [each.query for each in operations if each.query is not None]
     ordered = [*sorted(types, key=lambda kind: kind.__name__), ProblemDocument]
-    refs, components = msgspec.json.schema_components(ordered, ref_template=_REF)
+    refs, components = _named(msgspec.json.schema_components(ordered, ref_template=_REF))
     schemas = dict(zip(ordered, refs, strict=True))
     # Parameters are described in place. A schema that only a query refers to would be unused.
     _, query_components = msgspec.json.schema_components(queries, ref_template=_REF)
@@ -70,12 +93,38 @@ def openapi_document(operations: Sequence[ApiOperation]) -> Schema:
         "paths": paths,
         "components": {
             "schemas": components,
+            "headers": {
+                name: {"description": description, "schema": {"type": "integer", "minimum": 0}}
+                for name, description in _HEADERS.items()
+            },
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "A token of `gatehouse token create`."}
             },
         },
         "security": [{"token": []}],
     }
+
+
+def _named(made: tuple[tuple[Schema, ...], Schema]) -> tuple[list[Schema], Schema]:
+    """Give the schemas their names in the document."""
+    refs, components = made
+
+    def rename(value: Any) -> Any:  # noqa: ANN401 - JSON has any shape.
+        match value:
+            case {"$ref": str(ref)}:
+                name = ref.rpartition("/")[2]
+                return {**value, "$ref": _REF.format(name=_NAMES.get(name, name))}
+            case dict():
+                return {key: rename(each) for key, each in value.items()}
+            case list():
+                return [rename(each) for each in value]
+            case _:
+                return value
+
+    found = {_NAMES.get(name, name): rename(schema) for name, schema in components.items()}
+    for name, schema in found.items():
+        schema["title"] = name
+    return [rename(ref) for ref in refs], found
 
 
 def _operation(operation: ApiOperation, schemas: dict[object, Schema], query: Schema) -> Schema:
@@ -92,10 +141,13 @@ def _operation(operation: ApiOperation, schemas: dict[object, Schema], query: Sc
         described["security"] = []
     if operation.body is not None:
         content = {"application/json": {"schema": schemas[operation.body]}}
-        described["requestBody"] = {"required": True, "content": content}
+        # Without a body, all fields have their defaults.
+        needs_body = any(field.required for field in msgspec.structs.fields(operation.body))
+        described["requestBody"] = {"required": needs_body, "content": content}
     elif operation.takes_file:
         binary = {"type": "string", "format": "binary"}
-        described["requestBody"] = {"required": True, "content": {"application/octet-stream": {"schema": binary}}}
+        # A file may be empty.
+        described["requestBody"] = {"required": False, "content": {"application/octet-stream": {"schema": binary}}}
     return described
 
 
@@ -124,7 +176,7 @@ def _query_parameters(query: Schema) -> list[Schema]:
 
 
 def _header_parameters(operation: ApiOperation) -> list[Schema]:
-    schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
+    schema = {"type": "string", "pattern": HEADER_PATTERN}
     return [
         {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
         for name, description in operation.headers.items()
@@ -132,10 +184,13 @@ def _header_parameters(operation: ApiOperation) -> list[Schema]:
 
 
 def _responses(operation: ApiOperation, schemas: dict[object, Schema]) -> Schema:
-    schema = {"type": "string"} if operation.response is None else schemas[operation.response]
     success: Schema = {
         "description": operation.summary,
-        "content": {operation.media_type: {"schema": schema}},
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_HEADERS},
+        "content": {
+            kind.partition(";")[0]: {"schema": _schema_of_response(operation, kind, schemas)}
+            for kind in operation.media_types
+        },
     }
     if operation.links:
         success["links"] = {
@@ -147,8 +202,16 @@ def _responses(operation: ApiOperation, schemas: dict[object, Schema]) -> Schema
         errors -= {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
     if operation.method not in {"GET", "HEAD"}:
         errors.update(_WITH_BODY)
-    problem = {PROBLEM: {"schema": schemas[ProblemDocument]}}
-    return {
-        str(operation.status.value): success,
-        **{str(status.value): {"description": _ERRORS[status], "content": problem} for status in sorted(errors)},
-    }
+    described = {str(operation.status.value): success}
+    for status in sorted(errors):
+        problem: Schema = {"description": _ERRORS[status], "content": {PROBLEM: {"schema": schemas[ProblemDocument]}}}
+        if status in _WITH_RETRY_AFTER:
+            problem["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}
+        described[str(status.value)] = problem
+    return described
+
+
+def _schema_of_response(operation: ApiOperation, kind: str, schemas: dict[object, Schema]) -> Schema:
+    if operation.response is not None:
+        return schemas[operation.response]
+    return {"type": "object"} if kind == "application/json" else {"type": "string"}

@@ -4,6 +4,7 @@ A handler gets a request that is valid by its types, and returns a value of its 
 behaviour cannot differ.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -19,6 +20,9 @@ from gateway.http.responses import HttpError
 
 RETRY_AFTER = 5
 """Seconds after which a program may repeat a request that the gateway cannot take now."""
+
+HEADER_PATTERN = "^[!-~]{1,255}$"
+"""The values of a header that an operation documents: visible ASCII characters."""
 
 _T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
@@ -70,8 +74,8 @@ class ApiOperation:
     query: type[Struct] | None = None
     body: type[Struct] | None = None
     response: type[Struct] | None = None
-    """None if the handler makes the response itself, of the type `media_type`."""
-    media_type: str = "application/json"
+    """None if the handler makes the response itself, of one of `media_types`."""
+    media_types: tuple[str, ...] = ("application/json",)
     status: HTTPStatus = HTTPStatus.OK
     errors: tuple[HTTPStatus, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +97,8 @@ class ApiOperation:
         )
 
     async def _respond(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        for name in self.headers:
+            _check_header(request, name)
         query = None if self.query is None else _decode_query(request, self.query)
         body = None if self.body is None else await _decode_body(request, self.body)
         try:
@@ -112,6 +118,12 @@ def json_response(value: Struct, status: int = HTTPStatus.OK) -> web.Response:
 def invalid(detail: str) -> HttpError:
     """Return the error for a request that is well-formed and cannot be carried out as it is."""
     return HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+
+
+def _check_header(request: web.Request, name: str) -> None:
+    given = request.headers.getall(name, [])
+    if len(given) > 1 or not all(re.search(HEADER_PATTERN, value) for value in given):
+        raise invalid(f"The header {name} may appear once, with 1 to 255 visible ASCII characters.")
 
 
 def _decode_query(request: web.Request, kind: type[_T]) -> _T:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from gateway.api import types as t
 from gateway.api.operation import ApiOperation, Link
 from gateway.api.overview import Overview
-from gateway.api.sessions import SessionApi
+from gateway.api.sessions import EXPORT_TYPES, SessionApi
 from gateway.contract import TokenScope
 
 NOT_FOUND = HTTPStatus.NOT_FOUND
@@ -14,7 +14,15 @@ INVALID = HTTPStatus.UNPROCESSABLE_ENTITY
 TOO_MANY = HTTPStatus.TOO_MANY_REQUESTS
 
 SESSION = "/api/sessions/{id}"
-_THIS = {"id": "$response.body#/id"}
+
+
+_READING = ("getSession", "listMessages", "followSession", "exportSession")
+_CHANGING = ("sendPrompt", "completeSession", "cancelSession", "renameSession", "resumeSession", "archiveSession")
+
+
+def _links(session_id: str, *operations: str) -> tuple[Link, ...]:
+    """Return links to operations on the session whose id is at `session_id` in the response."""
+    return tuple(Link(operation=name, parameters={"id": f"$response.body#/{session_id}"}) for name in operations)
 
 
 def api_operations(sessions: SessionApi, overview: Overview) -> list[ApiOperation]:
@@ -36,13 +44,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             response=t.SessionSummary,
             status=HTTPStatus.CREATED,
             errors=(INVALID, TOO_MANY),
-            links=(
-                Link(operation="getSession", parameters=_THIS),
-                Link(operation="sendPrompt", parameters=_THIS),
-                Link(operation="listMessages", parameters=_THIS),
-                Link(operation="completeSession", parameters=_THIS),
-                Link(operation="cancelSession", parameters=_THIS),
-            ),
+            links=_links("id", *_READING, *_CHANGING),
         ),
         ApiOperation(
             name="listSessions",
@@ -55,6 +57,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             query=t.ListQuery,
             response=t.SessionList,
             errors=(INVALID,),
+            links=_links("sessions/0/id", "getSession"),
         ),
         ApiOperation(
             name="getSession",
@@ -84,6 +87,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
                 "same response; another prompt with the key is refused."
             },
             errors=(NOT_FOUND, CONFLICT, INVALID, TOO_MANY),
+            links=_links("sessionId", *_READING, "completeSession", "cancelSession"),
         ),
         ApiOperation(
             name="listMessages",
@@ -108,7 +112,8 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             "and `gone` (the session was deleted).",
             handle=sessions.events,
             query=t.EventsQuery,
-            media_type="text/event-stream",
+            response=t.StreamEvent,
+            media_types=("text/event-stream",),
             headers={"Last-Event-ID": "The last event that was received. The stream goes on after it."},
             errors=(NOT_FOUND, INVALID),
             is_stream=True,
@@ -123,6 +128,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             handle=sessions.complete,
             response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT),
+            links=_links("id", *_READING, *_CHANGING),
         ),
         ApiOperation(
             name="cancelSession",
@@ -136,6 +142,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             query=t.DeleteQuery,
             response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT, INVALID),
+            links=_links("id", *_READING, *_CHANGING),
         ),
         ApiOperation(
             name="decideApproval",
@@ -163,6 +170,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             body=t.SessionChanges,
             response=t.SessionSummary,
             errors=(NOT_FOUND, INVALID),
+            links=_links("id", "getSession"),
         ),
         ApiOperation(
             name="resumeSession",
@@ -174,6 +182,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             handle=sessions.resume,
             response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT, TOO_MANY),
+            links=_links("id", "sendPrompt", "cancelSession"),
         ),
         ApiOperation(
             name="archiveSession",
@@ -185,6 +194,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             scope=TokenScope.MANAGE,
             response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT),
+            links=_links("id", "restoreSession"),
         ),
         ApiOperation(
             name="restoreSession",
@@ -196,6 +206,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             scope=TokenScope.MANAGE,
             response=t.SessionSummary,
             errors=(NOT_FOUND, CONFLICT),
+            links=_links("id", *_READING, "sendPrompt"),
         ),
         ApiOperation(
             name="exportSession",
@@ -206,7 +217,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             description="`jsonl` is the transcript itself, without loss.",
             handle=sessions.export,
             query=t.ExportQuery,
-            media_type="application/octet-stream",
+            media_types=tuple(EXPORT_TYPES.values()),
             errors=(NOT_FOUND, INVALID),
         ),
         ApiOperation(
@@ -241,7 +252,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             summary="Download a file of a session",
             handle=sessions.download,
             query=t.FileQuery,
-            media_type="application/octet-stream",
+            media_types=("application/octet-stream",),
             errors=(NOT_FOUND, INVALID),
         ),
     ]

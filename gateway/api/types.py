@@ -3,6 +3,7 @@
 Names are camelCase on the wire. Times are ISO 8601 in UTC.
 """
 
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -12,8 +13,14 @@ from gateway.sessions.state import UtcTime
 
 Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
-Title = Annotated[str, Meta(min_length=1, max_length=200, description="Shown in lists of sessions.")]
+Title = Annotated[
+    str, Meta(min_length=1, max_length=200, description="Shown in lists of sessions.", examples=["Nightly build"])
+]
 Role = Literal["user", "agent", "system"]
+_STATUS = "|".join(SessionStatus)
+_STATUSES = rf"^(({_STATUS})(,({_STATUS}))*)?$"
+MAX_SEQ = 10**15
+"""More entries than any session has."""
 
 
 class Request(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -44,7 +51,13 @@ class PromptFile(Request, frozen=True, kw_only=True):
 
 
 class PromptBody(Request, frozen=True, kw_only=True):
-    text: Annotated[str, Meta(description="The text goes to the agent as it is. Chat commands have no effect.")]
+    text: Annotated[
+        str,
+        Meta(
+            description="The text goes to the agent as it is. Chat commands have no effect.",
+            examples=["Which tests failed last night?"],
+        ),
+    ]
     attachments: Annotated[tuple[PromptFile, ...], Meta(max_length=100)] = ()
 
 
@@ -54,7 +67,9 @@ class DecisionBody(Request, frozen=True, kw_only=True):
 
 class ListQuery(Request, frozen=True, kw_only=True):
     repo_id: Annotated[str, Meta(description="Sessions of these repositories, separated by commas.")] = ""
-    status: Annotated[str, Meta(description="`active`, `completed`, `cancelled`, `error`; separated by commas.")] = ""
+    status: Annotated[
+        str, Meta(pattern=_STATUSES, description="`active`, `completed`, `cancelled`, `error`; separated by commas.")
+    ] = ""
     channel: Annotated[str, Meta(description="Sessions of these channels, separated by commas.")] = ""
     agent: Annotated[str, Meta(description="Sessions of these agents, separated by commas.")] = ""
     q: Annotated[str, Meta(max_length=200, description="Words that the title contains.")] = ""
@@ -65,12 +80,16 @@ class ListQuery(Request, frozen=True, kw_only=True):
 
 class MessagesQuery(Request, frozen=True, kw_only=True):
     since: Annotated[
-        str, Meta(max_length=40, description="Only messages after this `seq`, or after this ISO 8601 time.")
-    ] = ""
+        Annotated[int, Meta(ge=0, le=MAX_SEQ)] | Annotated[datetime, Meta(tz=True)],
+        Meta(description="Only messages after this `seq`, or after this time, like `2026-11-18T09:30:00Z`."),
+    ] = 0
 
 
 class EventsQuery(Request, frozen=True, kw_only=True):
-    since: Annotated[int, Meta(ge=0, description="Also events after this `seq`. Default: only new ones.")] | None = None
+    since: (
+        Annotated[int, Meta(ge=0, le=MAX_SEQ, description="Also events after this `seq`. Default: only new ones.")]
+        | None
+    ) = None
 
 
 class SearchQuery(Request, frozen=True, kw_only=True):
@@ -95,7 +114,7 @@ class FileQuery(Request, frozen=True, kw_only=True):
 
 
 class UsageQuery(Request, frozen=True, kw_only=True):
-    day: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="A day in UTC. Default: today.")] | None = None
+    day: Annotated[date, Meta(description="A day in UTC. Default: today.")] | None = None
 
 
 class StatusInfo(Response, frozen=True, kw_only=True):
@@ -225,6 +244,17 @@ class SessionDetail(SessionSummary, frozen=True, kw_only=True):
 
 class MessageList(Response, frozen=True, kw_only=True):
     messages: list[ApiMessage]
+
+
+EventName = Literal["message", "delta", "text", "turn", "status", "title", "gone"]
+
+
+class StreamEvent(Response, frozen=True, kw_only=True):
+    """One event of a stream, as a client parses it."""
+
+    event: EventName
+    data: Annotated[str, Meta(description="JSON: a `Message` for `message`, a small object for the others.")]
+    id: Annotated[str, Meta(description="For `Last-Event-ID`. Absent in events that are not stored.")] = ""
 
 
 class SearchHit(Response, frozen=True, kw_only=True):
