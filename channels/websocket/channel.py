@@ -80,15 +80,14 @@ class WebSocketChannel:
             self._deliver = None
 
     async def send(self, message: Outbound, *, key: str) -> Receipt:
-        """Send `message` to every connection of its peer. Without a connection, a notice waits in its mailbox."""
-        is_notice = message.kind is OutboundKind.NOTICE
+        """Send `message` to every connection of its peer. Without a connection, it may wait in a mailbox."""
         html = None
-        if self._render is not None and not is_notice:
+        if self._render is not None and message.kind is not OutboundKind.NOTICE:
             html = await asyncio.to_thread(self._render, message.text)
         frame = message_frame(message, key=key, at=datetime.now(UTC), html=html)
         # A queued frame counts as sent. If the last connection breaks before that, the hub moves it to the mailbox.
         is_connected = self._hub.broadcast(message.address.peer, frame)
-        if not is_connected and (is_notice or self.keeps_replies):
+        if not is_connected and self._hub.keeps(frame):
             await self._hub.keep(message.address.peer, frame)
         return Receipt(message_id=key)
 

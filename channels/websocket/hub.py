@@ -34,8 +34,7 @@ class TooManyConnections(Exception):
 class Hub:
     """Broadcasts frames to all connections of a peer, and keeps messages for a peer without one.
 
-    Notices are always kept; replies only with `keeps_replies`. After a crash a kept message may be sent twice, with
-    the same key. Use it from one event loop.
+    After a crash a kept message may be sent twice, with the same key. Use it from one event loop.
     """
 
     def __init__(self, notebook: Notebook, *, keeps_replies: bool = False) -> None:
@@ -82,7 +81,7 @@ class Hub:
                 del self._queues[peer]
                 # With another connection open, the peer has received the same frames there.
                 for frame in queue.unsent():
-                    if isinstance(frame, MessageFrame) and (self._keeps_replies or frame.kind == OutboundKind.NOTICE):
+                    if isinstance(frame, MessageFrame) and self.keeps(frame):
                         self._add_to_mailbox(peer, frame)
 
     def broadcast(self, peer: str, frame: ServerFrame, *, skip: SendQueue | None = None) -> bool:
@@ -103,6 +102,13 @@ class Hub:
         """
         recent = self._recent.get(peer, ())
         return [message for message in recent if message.reply_to == message_id and not message.is_question]
+
+    def keeps(self, message: MessageFrame) -> bool:
+        """Return whether a message waits for its peer: all but replies that the peer finds in its transcripts.
+
+        With `keeps_replies`, those wait as well.
+        """
+        return self._keeps_replies or message.kind == OutboundKind.NOTICE or message.session is None
 
     async def keep(self, peer: str, message: MessageFrame) -> None:
         """Keep `message` until `peer` connects. When this returns, the message survives a power cut.
@@ -136,7 +142,8 @@ class Hub:
         if all(kept.key != message.key for kept in mailbox):
             # A full mailbox evicts its oldest reply, which is in the transcript too. If it holds only notices,
             # `maxlen` evicts the oldest of them.
-            reply = next((kept for kept in mailbox if kept.kind == OutboundKind.REPLY), None)
+            replies = (kept for kept in mailbox if kept.kind == OutboundKind.REPLY and kept.session is not None)
+            reply = next(replies, None)
             if reply is not None and len(mailbox) == MAX_MAILBOX_SIZE:
                 mailbox.remove(reply)
             mailbox.append(message)

@@ -106,7 +106,7 @@ class SessionBrowser:
             return []
         return [
             OpenQuestion(key=question.message_key, message=question.message)
-            for question in self._approvals.of_scope(self._scope(address, sender))
+            for question in self._approvals.in_chat(self._scope(address, sender), address)
             if question.message.address == address
         ]
 

@@ -76,7 +76,7 @@ class ApprovalCommands:
         return Answer(text=hint, files=(file,))
 
     async def list(self, call: Call) -> Answer:
-        questions = list(self._approvals.of_scope(call.routed.scope))
+        questions = list(self._approvals.in_chat(call.routed.scope, call.inbound.address))
         lines = [f"Waiting: may I use {each.call.name}? /approvals show {each.id}" for each in questions]
         grants = self._visible(call)
         if grants:
@@ -109,7 +109,7 @@ class ApprovalCommands:
         return self._grants.visible_to(call.inbound, call.routed.scope, sees_all=sees_all)
 
     def _find(self, call: Call, name: str) -> Question:
-        question = self._approvals.find(call.routed.scope, name, call.session)
+        question = self._approvals.find(call.routed.scope, call.inbound.address, name, call.session)
         if not self._approvals.may_answer(question, call.inbound, is_owner=call.is_owner):
             raise Refused("Only the person who wrote that message, or an owner, may answer this.")
         return question

@@ -86,7 +86,7 @@ class InfoCommands:
             plan = current_plan((await self._sessions.load(session.key)).entries)
             marks = {"completed": "✓", "in_progress": "▸"}
             lines += [f"  {marks.get(step.status, '·')} {step.content}" for step in plan.steps] if plan else []
-        questions = self._approvals.of_scope(call.routed.scope)
+        questions = self._approvals.in_chat(call.routed.scope, call.inbound.address)
         lines += [f"Waiting for your approval: may I use {question.call.name}?" for question in questions]
         return Answer(text="\n".join([*lines, self._describe_gateway()]))
 

@@ -8,12 +8,13 @@ from functools import partial
 from uuid import uuid4
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.access.rules import AccessLost, Live, check_access, has_access, is_owner
 from gateway.aio import finish_before_cancel
 from gateway.commands.command import Answer, Call, Command, Handlers
 from gateway.commands.registry import BY_NAME, COMMANDS
-from gateway.contract import Inbound, Outbound
+from gateway.contract import Inbound
 from gateway.errors import OUR_FAULT, Refused
 from gateway.job import Job, JobSlots
 from gateway.metrics import Metrics
@@ -141,13 +142,11 @@ class CommandRunner:
 
     async def _commit(self, inbound: Inbound, answer: Answer, done: Operation, *, is_unknown: bool = False) -> None:
         """Commit an answer together with `done`, which ends the message, and deliver it. Raises if nothing happened."""
-        notice = Outbound(
-            address=inbound.address,
-            text=answer.text,
-            reply_to=inbound.message_id,
+        notice = inbound.reply(answer.text)
+        notice = replace(
+            notice,
             buttons=answer.buttons,
-            recipient=None if is_unknown else inbound.sender,
-            guild=inbound.guild,
+            recipient=None if is_unknown else notice.recipient,
             is_failure=answer.is_failure,
             unanswered=answer.unanswered,
         )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gateway.commands.command import Answer, Call, Handlers
-from gateway.contract import Inbound, Outbound
+from gateway.contract import Inbound
 from gateway.errors import GatehouseError
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -42,14 +42,12 @@ class DroppedJobs:
                 SetInboxState(turn=job.turn, state=InboxState.ABANDONED, note=reason) for job in self._jobs
             ),
             other_chats=tuple(
-                Outbound(
-                    address=job.inbound.address,
-                    text=f"This wasn't answered: {reason}. Please resend it if it's still relevant.",
-                    reply_to=job.inbound.message_id,
-                    session=job.number,
+                replace(
+                    job.inbound.reply(
+                        f"This wasn't answered: {reason}. Please resend it if it's still relevant.",
+                        session=job.number,
+                    ),
                     is_failure=True,
-                    recipient=job.inbound.sender,
-                    guild=job.inbound.guild,
                 )
                 for job in self._jobs
                 if job.inbound.address != chat

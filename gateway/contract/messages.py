@@ -71,12 +71,20 @@ class Quote(Struct, frozen=True, kw_only=True):
 
 
 class Inbound(Struct, frozen=True, kw_only=True):
+class OutboundKind(StrEnum):
+    REPLY = "reply"
+    """An answer of the agent. It is in the transcript too."""
+    NOTICE = "notice"
+    """A message of the gateway itself, such as the answer to a command. It is in no transcript."""
+
+
     """One incoming message. `event_id` is unique within the account, and the same when the platform repeats the event.
 
     `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is still the time of
     the earlier message then. `forwarded_from` names the author of a forwarded message, "" if unknown. `quotes` is the
     message that this one replies to. The text of a message with `is_prompt` goes to the agent as it is, even if it
-    looks like a command. `instructions` are added to the system prompt of its turn.
+    looks like a command. `instructions` are added to the system prompt of its turn. If the operator wants the answer in
+    another chat, that is its `answer_address`, which may be on another channel.
     """
 
     address: Address
@@ -93,13 +101,30 @@ class Inbound(Struct, frozen=True, kw_only=True):
     quotes: Quote | None = None
     is_prompt: bool = False
     instructions: str = ""
+    answer_address: Address | None = None
 
+    @property
+    def is_answered_elsewhere(self) -> bool:
+        """Whether the answer goes to a chat of another channel, or of another account."""
+        to = self.answer_address or self.address
+        return (to.channel, to.account) != (self.address.channel, self.address.account)
 
-class OutboundKind(StrEnum):
-    REPLY = "reply"
-    """An answer of the agent. It is in the transcript too."""
-    NOTICE = "notice"
-    """A message of the gateway itself, such as the answer to a command. It is in no transcript."""
+    def reply(self, text: str, *, session: int | None = None, kind: OutboundKind = OutboundKind.NOTICE) -> Outbound:
+        """Return `text` as a message to the chat that gets the answers to this one."""
+        address = self.answer_address or self.address
+        if self.is_answered_elsewhere:
+            # That chat has not asked, so the text says what it is about. Our numbers and ids mean nothing there.
+            about = f"[{self.address.channel} {self.sender.id}]"
+            return Outbound(address=address, text=f"{about} {text}".rstrip(), kind=kind)
+        return Outbound(
+            address=address,
+            text=text,
+            kind=kind,
+            reply_to=self.message_id,
+            session=session,
+            recipient=self.sender,
+            guild=self.guild,
+        )
 
 
 class Button(Struct, frozen=True, kw_only=True):
@@ -128,7 +153,8 @@ class Outbound(Struct, frozen=True, kw_only=True):
     of which one counts; a plain yes or no does the same.
 
     `recipient` is the person whom it answers, and `guild` is the server of their message. The core sends it only while
-    they have access. A message about access itself has no recipient.
+    they have access. A message about access itself has no recipient, and neither has the answer to a message of another
+    channel. That one has no session either: no transcript that this chat can show has it.
     """
 
     address: Address

@@ -13,7 +13,7 @@ from gateway.commands.command import CommandKind
 from gateway.commands.parser import ParsedCommand
 from gateway.commands.registry import RETRY
 from gateway.commands.runner import CommandRunner
-from gateway.contract import Inbound, Outbound
+from gateway.contract import Inbound
 from gateway.errors import Refused, SessionDamaged
 from gateway.files.download import AttachmentDownloads
 from gateway.job import Job
@@ -144,15 +144,9 @@ class Inbox:
                 why_waiting = None if rules.busy is BusyMode.INTERRUPT else WAITS
             elif not is_reading and not self._has_slot():
                 why_waiting = OTHERS_FIRST
-            if why_waiting and rules.waiting_sign is WaitingSign.NOTE:
-                text = Outbound(
-                    address=inbound.address,
-                    text=why_waiting,
-                    reply_to=inbound.message_id,
-                    recipient=inbound.sender,
-                    guild=inbound.guild,
-                )
-                note = self._delivery.compose(text, key=f"notice-{uuid4().hex}")
+            # A program does not read notes.
+            if why_waiting and rules.waiting_sign is WaitingSign.NOTE and not inbound.sender.is_verified:
+                note = self._delivery.compose(inbound.reply(why_waiting), key=f"notice-{uuid4().hex}")
 
         def enqueue(failure: BaseException | None = None) -> None:
             if failure is not None:

@@ -88,7 +88,9 @@ class Intake:
             raise NotAccepted("I'm shutting down. Please resend this in a moment.")
         if not inbound.event_id:  # It could not be recognised if the platform repeats it.
             return Verdict.REFUSED
-        address = inbound.address
+        address, elsewhere = inbound.address, inbound.answer_address
+        if elsewhere is not None:
+            inbound = replace(inbound, answer_address=self._live.current_address(elsewhere))
         try:
             verdict = await self._check(_cleaned(inbound))
         except Duplicate:

@@ -163,18 +163,9 @@ class WorkRecovery:
     async def _abandon(self, rows: list[InboxRow], state: InboxState, text: str) -> int:
         """End a turn that will not run again, and tell its senders."""
         first = rows[0]
-        newest_of_chat = {row.inbound.address: row.inbound for row in rows}
+        newest_of_chat = {row.inbound.answer_address or row.inbound.address: row.inbound for row in rows}
         notices = [
-            Outbound(
-                address=inbound.address,
-                text=text,
-                reply_to=inbound.message_id,
-                session=first.number,
-                is_failure=True,
-                recipient=inbound.sender,
-                guild=inbound.guild,
-            )
-            for inbound in newest_of_chat.values()
+            replace(inbound.reply(text, session=first.number), is_failure=True) for inbound in newest_of_chat.values()
         ]
         parts = self.delivery.compose_all(notices, turn=first.turn)
         note = f"{text} ({self.now:%F})"

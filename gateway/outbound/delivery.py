@@ -244,9 +244,9 @@ class Delivery:
         for row in waiting:
             self.enqueue(row)
 
-    def stream_draft(self, template: Outbound, *, turn: str) -> DraftStream:
-        """Return the stream that shows the answer of `turn` while it is being written."""
-        channel = self._channel(template)
+    def stream_draft(self, template: Outbound, *, turn: str, is_hidden: bool = False) -> DraftStream:
+        """Return the stream that shows the answer of `turn` while it is being written, unless `is_hidden`."""
+        channel = self._channel(template) if not is_hidden else None
         return DraftStream(
             channel=channel,
             template=template,

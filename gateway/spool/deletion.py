@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gateway.contract import Inbound, Outbound, Sender
+from gateway.contract import Inbound, Outbound
 from gateway.spool.database import preallocate_wal
 from gateway.spool.operations import Operation, quoted
 from gateway.spool.rows import INBOX_OPEN, decode_inbound, decode_outbound, encode
@@ -122,12 +122,13 @@ def without_text(message: Outbound) -> Outbound:
 def _without_text(inbound: Inbound) -> Inbound:
     return Inbound(
         address=inbound.address,
-        sender=Sender(id=inbound.sender.id, is_owner=inbound.sender.is_owner),
+        sender=replace(inbound.sender, name=""),
         event_id=inbound.event_id,
         text="",
         sent_at=inbound.sent_at,
         message_id=inbound.message_id,
         guild=inbound.guild,
+        answer_address=inbound.answer_address,
     )
 
 

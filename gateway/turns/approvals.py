@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import NamedTuple
 from uuid import uuid4
 
 import structlog
@@ -15,7 +16,7 @@ from gateway.agent.toolbox.named_files import digest_named_files
 from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
-from gateway.contract import Inbound, PeerKind
+from gateway.contract import Address, Inbound, PeerKind
 from gateway.conversation import ToolCall
 from gateway.errors import Refused
 from gateway.job import Job
@@ -56,6 +57,12 @@ def parse_decision(text: str) -> Decision | None:
     return _WORDS.get(text.strip().rstrip(".!").lower())
 
 
+class _Closed(NamedTuple):
+    scope: str
+    chat: Address
+    decision: Decision | None
+
+
 class Approvals:
     """The open questions. A button, a command, a plain yes and the timeout may race; the first commit decides."""
 
@@ -64,8 +71,8 @@ class Approvals:
         self._sessions = sessions
         self.open_questions: dict[str, Question] = {}
         """By id."""
-        self._closed = BoundedDict[str, tuple[str, Decision | None]](MAX_CLOSED)
-        """Scope and decision of closed questions, by id, the oldest first."""
+        self._closed = BoundedDict[str, _Closed](MAX_CLOSED)
+        """By id, the oldest first."""
 
     def open(self, question: Question) -> Question:
         """Accept answers to the question from now on. Return the open one, if its id is open already."""
@@ -75,22 +82,28 @@ class Approvals:
         """Accept no more answers to the question `name`, if it is open."""
         question = self.open_questions.pop(name, None)
         if question is not None:
-            self._closed[question.id] = question.scope, question.decision
+            self._closed[question.id] = _Closed(question.scope, question.message.address, question.decision)
 
     def close_all(self, turn: str) -> None:
         """Accept no more answers to the questions of `turn`, which has ended."""
         for question in [each for each in self.open_questions.values() if each.turn == turn]:
             self.close(question.id)
 
-    def of_scope(self, scope: str) -> Iterator[Question]:
-        return (question for question in self.open_questions.values() if question.scope == scope)
+    def in_chat(self, scope: str, chat: Address) -> Iterator[Question]:
+        """Return the open questions of the scope, and those of other channels that are asked in this chat."""
+        return (
+            question
+            for question in self.open_questions.values()
+            if question.scope == scope or (question.is_elsewhere and question.message.address == chat)
+        )
 
-    def find(self, scope: str, name: str, session: str | None) -> Question:
-        """Return the open question `name` of the scope. Without a name: that of the session, or the only one."""
-        here = {question.id: question for question in self.of_scope(scope)}
+    def find(self, scope: str, chat: Address, name: str, session: str | None) -> Question:
+        """Return the open question `name` of the chat. Without a name: that of the session, or the only one."""
+        here = {question.id: question for question in self.in_chat(scope, chat)}
         if name and name not in here:
-            where, decision = self._closed.get(name, ("", None))
-            raise Refused(_CLOSED[decision] if where == scope and decision is not None else _NOT_OPEN)
+            closed = self._closed.get(name)
+            is_here = closed is not None and (closed.scope == scope or closed.chat == chat)
+            raise Refused(_CLOSED[closed.decision] if is_here and closed and closed.decision else _NOT_OPEN)
         if name:
             return here[name]
         of_session = [question for question in here.values() if question.session == session]
@@ -109,9 +122,12 @@ class Approvals:
         return None
 
     def may_answer(self, question: Question, inbound: Inbound, *, is_owner: bool) -> bool:
-        """Only an owner may answer, or the person whose message is being answered, from any linked account."""
-        one, other = (question.message.address.channel, question.asker.id), (inbound.address.channel, inbound.sender.id)
-        return is_owner or are_same_person(self._live, one, other)
+        """Only an owner may answer, or the person whose message is being answered, from any linked account.
+
+        A question that is asked elsewhere is for owners only: an id there may belong to another person.
+        """
+        one, other = (question.person.channel, question.person.sender), (inbound.address.channel, inbound.sender.id)
+        return is_owner or (not question.is_elsewhere and are_same_person(self._live, one, other))
 
     async def settle(
         self, question: Question, decision: Decision, *, by: str = "", also: Sequence[Operation] = ()
@@ -206,9 +222,17 @@ class ApprovalGate:
             sender = job.inbound.sender
             asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
             may_always = self._may_always(state, call)
-            text = question_text(call, timeout=timeout, asker=asker, files=files or (), may_always=may_always)
+            name = uuid4().hex[:12]
+            text = question_text(
+                call,
+                timeout=timeout,
+                asker=asker,
+                files=files or (),
+                may_always=may_always,
+                elsewhere=name if job.inbound.is_answered_elsewhere else "",
+            )
             asked = known or entries.Approval(
-                approval_id=uuid4().hex[:12],
+                approval_id=name,
                 tool_use_id=call.id,
                 question=text,
                 files=files,

@@ -106,7 +106,6 @@ class GrantBook:
         for name, pattern in patterns.items():
             if not _matches(pattern, given[name]):
                 raise Refused(f"The pattern for {name} doesn't match this call, so nothing was approved.")
-        address = question.message.address
         return Grant(
             id=token_hex(4),
             tool=question.call.name,
@@ -116,7 +115,7 @@ class GrantBook:
             workspace=question.asked.workspace,
             scope=question.scope,
             session=question.session if for_session else "",
-            person=Person.of(address, question.asker),
+            person=question.person,
             by=granter,
             at=self._now(),
             files=_fixed_files(question, patterns) if patterns else question.asked.files,

@@ -7,7 +7,9 @@ from datetime import timedelta
 from enum import StrEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from gateway.access.guests import Person
 from gateway.contract import Button, Outbound, PeerKind, Sender
 from gateway.conversation import Json, ToolCall
 from gateway.job import Job
@@ -35,10 +37,14 @@ class Question(Struct, kw_only=True, eq=False):
     scope: str
     session: str
     asker: Sender
+    person: Person
+    """The asker. The chat of `message` may be on another channel than this person."""
     message: Outbound
     """The message to the chat. It has no session number, so that it is shown in whichever session is open there."""
     asked: entries.Approval
     """The question in the transcript."""
+    is_elsewhere: bool = False
+    """Whether it is asked in a chat of another channel, where only an owner may answer."""
     decision: Decision | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     decided: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,12 +68,10 @@ class Question(Struct, kw_only=True, eq=False):
             scope=job.scope,
             session=job.session,
             asker=job.inbound.sender,
-            message=Outbound(
-                address=job.inbound.address,
-                text=asked.question,
-                reply_to=job.inbound.message_id,
-                buttons=tuple(buttons),
-                is_question=True,
+            person=Person.of(job.inbound.address, job.inbound.sender),
+            is_elsewhere=job.inbound.is_answered_elsewhere,
+            message=replace(
+                job.inbound.reply(asked.question), buttons=tuple(buttons), is_question=True, recipient=None, guild=None
             ),
             asked=asked,
         )
@@ -78,9 +82,18 @@ class Question(Struct, kw_only=True, eq=False):
 
 
 def question_text(
-    call: ToolCall, *, timeout: float, asker: str = "", files: Collection[str] = (), may_always: bool = False
+    call: ToolCall,
+    *,
+    timeout: float,
+    asker: str = "",
+    files: Collection[str] = (),
+    may_always: bool = False,
+    elsewhere: str = "",
 ) -> str:
-    """Return the question as plain text. `asker` is named in a group, where not everyone may answer."""
+    """Return the question as plain text. `asker` is named in a group, where not everyone may answer.
+
+    `elsewhere` is its id if it is asked in a chat of another channel. A plain yes there may be about something else.
+    """
     lines = [f"May I use {_visible(call.name, _MAX_NAME)}?"]
     for name, value in list(call.input.items())[:_MAX_ARGUMENTS]:
         lines.append(f"  {_visible(name, _MAX_NAME)}: {_visible(_as_json(value), _MAX_VALUE)}")
@@ -97,7 +110,10 @@ def question_text(
         lines.append("To allow exactly this from now on: /approve session, or /approve always.")
     who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"
     span = duration(timedelta(seconds=timeout))
-    lines.append(f"{who} yes or no. If you don't reply within {span}, it's denied.")
+    if elsewhere:
+        who = "An owner, press a button or send"
+    answer = f"/approve {elsewhere} or /deny {elsewhere}" if elsewhere else "yes or no"
+    lines.append(f"{who} {answer}. If you don't reply within {span}, it's denied.")
     return "\n".join(lines)
 
 

@@ -192,7 +192,10 @@ class TurnRunner:
             send_file=outgoing.add,
             remind=partial(self._reminders.make, job),
         )
-        async with self._delivery.stream_draft(state.replies("", [job])[0], turn=job.turn) as draft:
+        # A chat that has not asked gets the whole answer at once, and no drafts.
+        is_hidden = job.inbound.is_answered_elsewhere
+        template = state.replies("", [job])[0]
+        async with self._delivery.stream_draft(template, turn=job.turn, is_hidden=is_hidden) as draft:
             approve = partial(self._gate.approve, state, slot, draft, tools)
             verify = partial(self._gate.verify, state, tools)
             if state.calls:  # The turn was waiting for an approval when the daemon stopped, and continues there.

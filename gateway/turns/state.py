@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.agent.senders import sanitize_name
 from gateway.contract import Enclosure, Inbound, Outbound, OutboundKind
@@ -97,21 +98,15 @@ class TurnState(Struct, kw_only=True):
 
         One session may span several chats (`dm_scope` is `main`). Each chat that asked gets the answer.
         """
-        newest = {job.inbound.address: job for job in jobs}
+        newest = {job.inbound.answer_address or job.inbound.address: job for job in jobs}
         return [
-            Outbound(
-                address=address,
-                text=text,
-                kind=OutboundKind.REPLY,
-                reply_to=job.inbound.message_id,
-                session=job.number,
+            replace(
+                job.inbound.reply(text, session=job.number, kind=OutboundKind.REPLY),
                 is_failure=self.outcome is TurnOutcome.FAILED,
                 details=self.details,
                 restored=self.restored,
-                recipient=job.inbound.sender,
-                guild=job.inbound.guild,
             )
-            for address, job in newest.items()
+            for job in newest.values()
         ]
 
 

@@ -30,7 +30,7 @@ def notice(key: str) -> MessageFrame:
 
 
 def reply(key: str) -> MessageFrame:
-    return MessageFrame(key=key, kind="reply", text="An answer.", at=NOON)
+    return MessageFrame(key=key, kind="reply", text="An answer.", at=NOON, session=1)
 
 
 async def test_a_frame_reaches_every_connection_of_its_peer_and_no_other() -> None:
@@ -72,6 +72,16 @@ async def test_an_unsent_reply_waits_if_replies_are_kept() -> None:
         hub.broadcast("a", reply("r"))
     with hub.joined("a", reader):
         assert reader.unsent() == [reply("r")]
+
+
+async def test_a_reply_of_another_channel_waits_because_no_transcript_of_the_peer_has_it() -> None:
+    hub = new_hub()
+    assert not hub.keeps(reply("k"))
+    other = replace(reply("k"), session=None)
+    assert hub.keeps(other)
+    await hub.keep("a", other)
+    with hub.joined("a", queue := send_queue()):
+        assert queue.unsent() == [other]
 
 
 async def test_a_full_mailbox_drops_its_oldest_notice() -> None:
