@@ -18,6 +18,7 @@ from config.settings.tools import (
     ToolSettings,
     TranscriptionSettings,
 )
+from config.settings.webhooks import HookSettings
 from config.types import (
     Backend,
     BusyMode,
@@ -25,6 +26,8 @@ from config.types import (
     DmScope,
     GroupPolicy,
     GroupScope,
+    HookAnswer,
+    HookPreset,
     LogFormat,
     LogLevel,
     ProviderKind,
@@ -48,6 +51,9 @@ __all__ = [
     "GatewaySettings",
     "GroupPolicy",
     "GroupScope",
+    "HookAnswer",
+    "HookPreset",
+    "HookSettings",
     "HttpSettings",
     "LimitSettings",
     "Loaded",

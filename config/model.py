@@ -12,7 +12,16 @@ from config.settings.channels import Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
-from config.types import PRIVATE_WORKSPACES, PROGRAM_CHANNELS, Backend, ProviderKind, Slug, Table, resolve_links
+from config.types import (
+    PRIVATE_WORKSPACES,
+    PROGRAM_CHANNELS,
+    WEBHOOK_CHANNEL,
+    Backend,
+    ProviderKind,
+    Slug,
+    Table,
+    resolve_links,
+)
 
 
 class Settings(Table):
@@ -194,10 +203,45 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
                 hint="rename it: no `__` in the name, and no `_` at the end",
             )
 
+    yield from _webhook_problems(tables.get("channels"))
+
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
         if isinstance(binding, dict):
             yield from _unknown(f"bindings[{number}].agent", binding.get("agent"), "agent", agents)
+
+
+def _webhook_problems(channels: object) -> Iterator[Problem]:
+    tables = channels if isinstance(channels, dict) else {}
+    for name, table in tables.items():
+        if name != WEBHOOK_CHANNEL and isinstance(table, dict) and table.get("hooks"):
+            hint = f"move them to [channels.{WEBHOOK_CHANNEL}.hooks.<name>]"
+            yield Problem(key=f"channels.{name}.hooks", message="this channel has no webhooks", hint=hint)
+    webhook = tables.get(WEBHOOK_CHANNEL)
+    if not isinstance(webhook, dict):
+        return
+    if webhook.get("accounts"):
+        hint = "give each hook its own table, and remove accounts"
+        yield Problem(key=f"channels.{WEBHOOK_CHANNEL}.accounts", message="webhooks have no accounts", hint=hint)
+    hooks = webhook.get("hooks")
+    for name, hook in hooks.items() if isinstance(hooks, dict) else ():
+        chat = hook.get("chat") if isinstance(hook, dict) else None
+        if not isinstance(chat, str) or ":" not in chat:
+            continue
+        channel = chat.partition(":")[0]
+        key, where = f"channels.{WEBHOOK_CHANNEL}.hooks.{name}.chat", tables.get(channel)
+        if channel == WEBHOOK_CHANNEL:
+            yield Problem(key=key, message="webhooks have no chats", hint="name a chat of another channel")
+        elif channel not in tables:
+            yield from _unknown(key, channel, "channel", tables)
+        elif isinstance(where, dict) and where.get("enabled") is False:
+            hint = f"set channels.{channel}.enabled to true, or choose another chat"
+            yield Problem(key=key, message=f"the channel `{channel}` is not enabled", hint=hint)
+        elif isinstance(where, dict) and isinstance(where.get("accounts"), dict):
+            accounts = [*where["accounts"], *(["default"] if where.get("token") or not where["accounts"] else [])]
+            if str(hook.get("chat_account", "default")) not in accounts:
+                message, hint = "is not an account of that channel", f"use one of: {', '.join(sorted(accounts))}"
+                yield Problem(key=f"{key}_account", message=message, hint=hint)
 
 
 def _unknown(key: str, name: object, table: str, known: object) -> Iterator[Problem]:

@@ -55,6 +55,22 @@ APPLIED = frozenset(
         "channels.*.dm_policy",
         "channels.*.group_allow",
         "channels.*.group_policy",
+        "channels.*.hooks.*.answer",
+        "channels.*.hooks.*.callback_field",
+        "channels.*.hooks.*.callback_hosts",
+        "channels.*.hooks.*.callback_secret",
+        "channels.*.hooks.*.callback_url",
+        "channels.*.hooks.*.chat",
+        "channels.*.hooks.*.chat_account",
+        "channels.*.hooks.*.chat_kind",
+        "channels.*.hooks.*.chat_thread",
+        "channels.*.hooks.*.conversation",
+        "channels.*.hooks.*.deadline",
+        "channels.*.hooks.*.fields",
+        "channels.*.hooks.*.preset",
+        "channels.*.hooks.*.prompt",
+        "channels.*.hooks.*.secrets",
+        "channels.*.hooks.*.when",
         "channels.*.max_reply_parts",
         "channels.*.rate_limit",
         "channels.*.waiting_sign",
@@ -157,8 +173,8 @@ def plan_reload(old: Settings, new: Settings, fixed_channels: Collection[str] = 
         if _of_channel(key) in changed - {key}:
             continue
         name = key.split(".")[1] if key.startswith("channels.") else ""
-        # Channels without a field of their own were added or removed as a whole.
-        reopens = pattern_of(key) in REOPENS_CHANNEL or (name and pattern_of(key) not in APPLIED)
+        # Channels and accounts without a field of their own were added or removed as a whole.
+        reopens = pattern_of(key) in REOPENS_CHANNEL or pattern_of(key) == "channels.*"
         is_fixed = pattern_of(key) in NEEDS_RESTART or (reopens and name in fixed_channels)
         (restart_needed if is_fixed else applied).append(key)
     gateway = _fixed_values("gateway", old.gateway)
@@ -229,6 +245,8 @@ def pattern_of(key: str) -> str:
     match words:
         case ["channels", _, "accounts", _, *rest]:
             return ".".join(["channels", "*", *rest])
+        case ["channels", _, "hooks", _, *rest]:
+            return ".".join(["channels", "*", "hooks", "*", *rest])
         case ["providers", _, "models", _, *rest]:
             return ".".join(["providers", "*", "models", "*", *rest])
         case [table, _, *rest] if table in _NAMED:

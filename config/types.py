@@ -127,6 +127,37 @@ PROGRAM_CHANNELS = frozenset({API_CHANNEL, OPENAI_CHANNEL})
 """Channels of the HTTP API, which no adapter may be called after."""
 
 
+WEBHOOK_CHANNEL = "webhook"
+"""The channel that has webhooks."""
+
+
+class HookPreset(StrEnum):
+    """How the calls of a webhook are signed."""
+
+    STANDARD = "standard"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    STRIPE = "stripe"
+    SLACK = "slack"
+
+
+class HookAnswer(StrEnum):
+    """Where the answer to the call of a webhook goes."""
+
+    NONE = "none"
+    SYNC = "sync"
+    CALLBACK = "callback"
+    CHAT = "chat"
+
+
+class HookChatKind(StrEnum):
+    """The kind of chat that gets the answers to a webhook."""
+
+    DIRECT = "direct"
+    GROUP = "group"
+    CHANNEL = "channel"
+
+
 class WorkspaceMode(StrEnum):
     """Who works in the workspace of an agent: each scope in its own, or all scopes in one."""
 

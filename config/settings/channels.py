@@ -6,6 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from config.errors import InvalidValue
 from config.secrets import Secret
+from config.settings.webhooks import HookSettings
 from config.types import BusyMode, DmPolicy, Flag, GroupPolicy, Id, Integer, Options, Slug, Table, Url, WaitingSign
 
 _DEFAULT_ACCOUNT = "default"
@@ -69,9 +70,12 @@ class AccountSettings(Table):
 class ChannelSettings(AccountSettings):
     """One chat platform."""
 
-    # The last field, so that its validator sees all others.
+    # After the fields that accounts inherit, so that its validator sees them.
     accounts: dict[Slug, AccountSettings] = Field(
         default_factory=dict, description="Several bot accounts on this platform, by name."
+    )
+    hooks: dict[Slug, HookSettings] = Field(
+        default_factory=dict, description="The webhooks of the channel `webhook`, by name."
     )
 
     @field_validator("accounts")
@@ -95,7 +99,7 @@ class ChannelSettings(AccountSettings):
         """Return the settings of one account, without the others."""
         if name in self.accounts:
             # Not validated again: the values come from a validated account.
-            return ChannelSettings.model_construct(accounts={}, **dict(self.accounts[name]))
+            return ChannelSettings.model_construct(accounts={}, hooks={}, **dict(self.accounts[name]))
         return self.model_copy(update={"accounts": {}})
 
 
