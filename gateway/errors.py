@@ -8,6 +8,7 @@ GatehouseError
 ├── ChannelError
 │   ├── Transient           the platform failed: try again, after `retry_after` if it asked for that
 │   │   └── NotAccepted     the core cannot take this now: do not acknowledge it, offer it again later
+│   │       └── RateLimited tell the program that it is too fast
 │   ├── AuthRejected        retire this channel and keep the others
 │   └── Undeliverable       drop this message and tell the sender
 └── ProviderFailed          end the turn with this sentence as its visible answer
@@ -30,6 +31,7 @@ __all__ = [
     "NotAccepted",
     "ProviderBusy",
     "ProviderFailed",
+    "RateLimited",
     "Refused",
     "SessionDamaged",
     "Transient",
@@ -80,6 +82,10 @@ class NotAccepted(Transient):
     The platform has not failed, so a channel does not report itself as down. It derives from `Transient` for channels
     that know only that class: they retry as well.
     """
+
+
+class RateLimited(NotAccepted):
+    """A program sends more messages than it may. It can send this one again after `retry_after`."""
 
 
 class AuthRejected(ChannelError):

@@ -64,11 +64,13 @@ class AccessLost(GatehouseError):
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
     """Return whether `sender` is an owner: proven by the channel, named in the settings, or approved as one.
 
-    Of a program, the token alone decides.
+    Of a program, the token alone decides. A webhook is never an owner.
     """
     if sender.token:
         token = live.token_book.find(sender.token)
         return token is not None and TokenScope.ADMIN in token.scopes
+    if sender.is_verified:
+        return False
     if sender.is_owner:  # The channel has proof, such as a token.
         return True
     named = f"{address.channel}:{sender.id}" in live.settings.gateway.owners
@@ -91,15 +93,15 @@ def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = N
 def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) -> bool:
     """Return whether the channel's policy gives `sender` access, apart from being an owner.
 
-    A program has access while its token is valid.
+    A program has access while its token is valid, and a webhook while the settings have it.
     """
     if sender.token:
         return live.token_book.find(sender.token) is not None
     if not sender.id:
         return False
-    if sender.is_verified:  # The configuration itself lets the sender in, and the channel has the proof.
-        return True
     rules = live.rules(address)
+    if sender.is_verified:
+        return rules.enabled and sender.id in rules.hooks
     is_listed = sender.id in rules.allow
     if not is_listed and live.guest_book.is_revoked(address, sender):
         return False  # In groups too, until they are approved again.

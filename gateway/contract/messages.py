@@ -27,8 +27,9 @@ class Address(Struct, frozen=True, kw_only=True):
 class Sender(Struct, frozen=True, kw_only=True):
     """The author of a message. A channel sets `is_owner` only if it has proof, such as a token or a Unix socket.
 
-    A channel sets `is_verified` if it has proof that the configuration itself lets the sender in, such as the
-    signature of a webhook. No policy has to let such a sender in, but it has no rights of an owner.
+    A channel sets `is_verified` for a program that the configuration itself lets in, once it has proof, such as the
+    signature of a webhook. `id` is the name of its table then, and no policy has to let it in. It has no rights of an
+    owner, and gets no notices: `deliver` raises instead of refusing its message with a text.
     """
 
     id: str
@@ -70,7 +71,6 @@ class Quote(Struct, frozen=True, kw_only=True):
     """Whether the bot wrote it."""
 
 
-class Inbound(Struct, frozen=True, kw_only=True):
 class OutboundKind(StrEnum):
     REPLY = "reply"
     """An answer of the agent. It is in the transcript too."""
@@ -78,6 +78,7 @@ class OutboundKind(StrEnum):
     """A message of the gateway itself, such as the answer to a command. It is in no transcript."""
 
 
+class Inbound(Struct, frozen=True, kw_only=True):
     """One incoming message. `event_id` is unique within the account, and the same when the platform repeats the event.
 
     `edits` is the event id of an earlier message whose text was changed to this one; `sent_at` is still the time of

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gateway.access.guests import Person
 from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import UnknownSenders
-from gateway.access.rate_limit import RateCheck, RateLimiter
+from gateway.access.rate_limit import MINUTE, RateCheck, RateLimiter
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
 from gateway.aio import KeyedLocks
 from gateway.commands.command import Call, CommandKind
@@ -21,7 +21,7 @@ from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_message
 from gateway.commands.registry import APPROVE, DENY
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound, PeerKind, Verdict
-from gateway.errors import ChannelError, NotAccepted, Refused
+from gateway.errors import ChannelError, NotAccepted, RateLimited, Refused
 from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
@@ -101,6 +101,8 @@ class Intake:
             raise
         except Exception:  # The platform would send it again and again, and hold up the messages behind it.
             log.exception("intake_crashed", channel=address.channel, chat=address.peer)
+            if inbound.sender.is_verified:
+                raise NotAccepted(CRASHED) from None
             verdict = Verdict.REFUSED
             if inbound.is_addressed and may_talk(self._live, address, inbound.sender, inbound.guild):
                 try:
@@ -147,7 +149,10 @@ class Intake:
             raise Refused("That message was empty. Write something, or send /help.")
 
     async def _check(self, inbound: Inbound) -> Verdict:
-        """Check access, rate and age, and accept what passes. A refusal is answered once."""
+        """Check access, rate and age, and accept what passes. A refusal is answered once.
+
+        For a program, a refusal is raised instead, and its event is not marked as seen. So it can send that again.
+        """
         address, sender = inbound.address, inbound.sender
         reply = partial(self._commands.reply, inbound)
         owner = is_owner(self._live, address, sender)
@@ -168,6 +173,8 @@ class Intake:
             is_stop = inbound.text.lstrip()[1:5].lower() == "stop"
             rate = self._rate_limiter.check(Person.of(address, sender), per_minute=limit, is_stop=is_stop, age=age)
             if rate is not RateCheck.ALLOWED:
+                if sender.is_verified:
+                    raise RateLimited(RATE_LIMITED.format(limit=limit), retry_after=MINUTE / limit)
                 if rate is RateCheck.LIMITED:
                     await reply(RATE_LIMITED.format(limit=limit))
                 return Verdict.REFUSED
@@ -180,6 +187,8 @@ class Intake:
         try:
             verdict = await self._accept(inbound, owner=owner)
         except Refused as refusal:
+            if sender.is_verified:
+                raise NotAccepted(str(refusal)) from refusal
             await reply(str(refusal))
             return Verdict.REFUSED
         # After the message is safe: the chat can be noted with the next one too.
@@ -206,7 +215,8 @@ class Intake:
             return Verdict.ACCEPTED
         await self._scopes.acquire(routed.scope)
         try:
-            is_plain = parsed is None and not inbound.attachments
+            # A prompt is no answer: otherwise a webhook could approve what it has asked for itself.
+            is_plain = parsed is None and not inbound.attachments and not inbound.is_prompt
             decision = parse_decision(inbound.text) if is_plain and self._approvals.open_questions else None
             if decision is not None and (active := self._sessions.active(routed.scope)) is not None:
                 # A plain yes or no is the answer to a question that is open in this chat.

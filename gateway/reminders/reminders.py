@@ -45,6 +45,8 @@ class Reminders:
             raise Refused(f"the text has {len(text):,} characters, and the limit is {MAX_CHARS:,}")
         due = parse_due_time(when, now=self._now(), zone=self.zone)
         inbound = job.inbound
+        if inbound.sender.is_verified:
+            raise Refused("a program asked for it, and only people can be reminded")
         reminder = AddReminder(
             id=uuid4().hex,
             scope=job.scope,

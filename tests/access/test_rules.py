@@ -35,13 +35,6 @@ def test_an_owner_always_has_access(policy: DmPolicy) -> None:
     assert may_talk(live(dm_policy=policy), DIRECT, Sender(id="1"))
 
 
-def test_a_verified_sender_has_access_but_no_rights_of_an_owner() -> None:
-    for address in (DIRECT, GROUP):
-        assert may_talk(live(dm_policy="allowlist"), address, Sender(id="42", is_verified=True))
-        assert not is_owner(live(), address, Sender(id="42", is_verified=True))
-        assert not may_talk(live(), address, Sender(id="", is_verified=True))
-
-
 def test_an_unknown_sender_has_no_access_by_default() -> None:
     assert not may_talk(live(), DIRECT, Sender(id="42"))
     assert not may_talk(Live(Settings()), DIRECT, Sender(id="42"))
@@ -117,3 +110,28 @@ def test_equal_or_linked_ids_belong_to_the_same_person() -> None:
     assert are_same_person(Live(Settings()), ("telegram", "42"), ("telegram", "42"))
     assert not are_same_person(Live(Settings()), ("telegram", "42"), ("discord", "42"))
     assert not are_same_person(Live(linked), ("telegram", "42"), ("discord", "8"))
+
+
+HOOK = Address(channel="webhook", kind=PeerKind.CHANNEL, peer="ci")
+VERIFIED = Sender(id="ci", is_verified=True)
+
+
+def with_hook(**channel: object) -> Live:
+    table = {"hooks": {"ci": {"secrets": ["a-secret-of-good-length"]}}, **channel}
+    channels = {"webhook": ChannelSettings.model_validate(table), "telegram": ChannelSettings(dm_policy=DmPolicy.OPEN)}
+    return Live(Settings(gateway=GatewaySettings(owners=("webhook:ci",)), channels=channels))
+
+
+def test_a_webhook_has_access_while_the_settings_have_it() -> None:
+    rules = with_hook()
+    assert may_talk(rules, HOOK, VERIFIED)
+    assert not may_talk(rules, HOOK, replace(VERIFIED, id="other"))
+    assert not may_talk(rules, HOOK, replace(VERIFIED, id=""))
+    assert not may_talk(with_hook(enabled=False), HOOK, VERIFIED)
+    assert not may_talk(Live(Settings()), HOOK, VERIFIED)
+
+
+def test_a_webhook_has_no_rights_beyond_its_own_channel() -> None:
+    rules = with_hook()
+    assert not is_owner(rules, HOOK, VERIFIED)
+    assert not may_talk(rules, DIRECT, VERIFIED), "not even where every person may talk"
