@@ -17,7 +17,7 @@ from gateway.access.pairing import Pairing, UnknownSenders
 from gateway.access.rules import Live, has_chat_owner, may_receive
 from gateway.access.tokens import TOKEN_FACTS, TokenBook, TokenIssuer
 from gateway.adapters.registry import ChannelRegistry
-from gateway.adapters.services import ChannelStore, SessionBrowser
+from gateway.adapters.services import ChannelStore, SessionBrowser, post_safely
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import LocalArchive, session_routes
@@ -162,7 +162,7 @@ def build_daemon(
     approvals = Approvals(live, sessions)
     grants = GrantBook(live, now=now)
     browser = SessionBrowser(live, sessions, approvals, spool)
-    channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool))
+    channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool), post_safely)
     downloads = AttachmentDownloads(live=live, store=store, sessions=sessions, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)

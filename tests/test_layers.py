@@ -132,7 +132,7 @@ def test_every_module_has_a_docstring(file: Path) -> None:
 
 
 CLIENTS = {
-    "gateway/safe_http/client.py": "addresses that a model or a web page names, guarded",
+    "gateway/safe_http/client.py": "addresses that a model, a web page or a webhook names, guarded",
     "gateway/admin/client.py": "the control socket",
     "gateway/install/setup.py": "a model server on this machine, at its usual address",
     "gateway/agent/providers/http_session.py": "providers, at the address in the configuration",

@@ -21,8 +21,10 @@ from gateway.contract import (
     HasRoutes,
     Notebook,
     OpenChannel,
+    Post,
     Relocate,
     Route,
+    TakesSettings,
 )
 from gateway.distribution import NAME as DISTRIBUTION
 from gateway.errors import CannotStart, GatehouseError
@@ -101,6 +103,8 @@ class ChannelChanges(Struct, frozen=True, kw_only=True):
     fresh: Mapping[Identity, _Entry]
     """Channels that were opened for it, some in place of older ones."""
     gone: frozenset[Identity]
+    kept: Mapping[Identity, ChannelSettings]
+    """The settings of the channels that stay open."""
     fixed: frozenset[str]
     """Channels that need a restart: they have HTTP routes, which cannot change while the server runs."""
 
@@ -117,8 +121,10 @@ class ChannelRegistry:
         browser: Browser,
         relocate: Relocate | None = None,
         notebooks: Callable[[str, str], Notebook] = InMemoryStore,
+        post: Post | None = None,
     ) -> None:
         self._browser = browser
+        self._post = post
         self._notebooks = notebooks
         self._relocate = relocate
         self._open: dict[Identity, _Entry] = {}
@@ -160,6 +166,10 @@ class ChannelRegistry:
         return ChannelChanges(
             fresh={identity: entry for identity, entry in fresh.items() if identity not in with_routes},
             gone=frozenset(gone - with_routes),
+            kept={
+                (name, account): settings.channels.get(name, ChannelSettings()).for_account(account)
+                for name, account in with_routes & self._open.keys()
+            },
             fixed=frozenset(name for name, _ in fixed),
         )
 
@@ -169,6 +179,10 @@ class ChannelRegistry:
         await self._close([*changes.fresh, *changes.gone])
         for identity, entry in changes.fresh.items():
             self._add(identity, entry)
+        for identity, settings in changes.kept.items():
+            channel = self._open[identity].channel
+            if isinstance(channel, TakesSettings):
+                channel.take_settings(settings)
 
     def start(self, tasks: asyncio.TaskGroup, deliver: Deliver) -> None:
         """Run each channel under supervision, in a task of `tasks`."""
@@ -216,6 +230,8 @@ class ChannelRegistry:
         )
         if self._relocate is not None:
             context = replace(context, relocate=self._relocate)
+        if self._post is not None:
+            context = replace(context, post=self._post)
         opener = find_channel(name)
         try:
             channel = opener(context)

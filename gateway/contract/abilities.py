@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from config import ChannelSettings
 from gateway.contract.channel import Channel, TextLimit
 from gateway.contract.messages import Address, Attachment, Outbound, Receipt
 
@@ -128,6 +129,22 @@ class Reacts(Protocol):
 
 
 @runtime_checkable
+class TakesSettings(Protocol):
+    """Can apply new settings while it runs. Other channels are opened again, or need a restart."""
+
+    def take_settings(self, settings: ChannelSettings) -> None:
+        """Apply settings that differ only in keys that `config.reload` lists as applied. Must not fail."""
+
+
+@runtime_checkable
+class SendsToManyHosts(Protocol):
+    """Has no platform of its own: each chat is on another server. So if one fails, the channel can still send."""
+
+    @property
+    def sends_to_many_hosts(self) -> bool: ...
+
+
+@runtime_checkable
 class ProvesAccess(Protocol):
     """Can check with its platform whether the bot has access, for `gatehouse doctor`."""
 
@@ -151,6 +168,7 @@ class Abilities:
     notice_limit: TextLimit
     max_buttons: int
     repeats_dropped_for: float
+    sends_to_many_hosts: bool
 
 
 @lru_cache(maxsize=64)
@@ -166,4 +184,5 @@ def abilities_of(channel: Channel) -> Abilities:
         notice_limit=channel.notice_limit if isinstance(channel, LimitsNotices) else channel.text_limit,
         max_buttons=channel.max_buttons if isinstance(channel, OffersButtons) else 0,
         repeats_dropped_for=channel.repeats_dropped_for if isinstance(channel, DropsRepeats) else 0.0,
+        sends_to_many_hosts=channel.sends_to_many_hosts if isinstance(channel, SendsToManyHosts) else False,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 from config import ChannelSettings
 from gateway.contract.browsing import Browser
 from gateway.contract.messages import Address, Inbound, Outbound, Receipt
+from gateway.errors import Undeliverable
 
 
 class Verdict(StrEnum):
@@ -82,6 +83,25 @@ Relocate = Callable[[Address, Address], Awaitable[None]]
 """Tells the core that the platform has replaced the first address of a chat by the second."""
 
 
+class Post(Protocol):
+    """Sends a POST request to an address that a program has named, or the configuration."""
+
+    async def __call__(
+        self, url: str, body: bytes, headers: Mapping[str, str], /, *, hosts: Collection[str] = ()
+    ) -> None:
+        """Return once the server has accepted the request. The address must be public and have HTTPS.
+
+        `hosts` are exempt from that: names or addresses, each with or without a port. Raises `Transient` if it may work
+        later, and `Undeliverable` if the server refuses it or the address is not allowed.
+        """
+
+
+async def _no_post(_url: str, _body: bytes, _headers: Mapping[str, str], *, hosts: Collection[str] = ()) -> None:
+    """Refuse, for channels that are opened outside of a gateway."""
+    del hosts
+    raise Undeliverable("There is no gateway that could send this.")
+
+
 async def _stay(_old: Address, _new: Address) -> None:
     """Do nothing, for channels whose chats keep their ids."""
 
@@ -97,6 +117,7 @@ class ChannelContext:
     notebook: Notebook
     pulse: Pulse
     relocate: Relocate = _stay
+    post: Post = _no_post
 
 
 OpenChannel = Callable[[ChannelContext], Channel]

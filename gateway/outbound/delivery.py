@@ -284,7 +284,8 @@ class Delivery:
                     return
                 has_failed = True
                 self._metrics.send_failures[(channel.name,)] += 1
-                self.health.failed(row.key, row.message.address, str(failure), since=begun)
+                is_alone = abilities_of(channel).sends_to_many_hosts
+                self.health.failed(row.key, row.message.address, str(failure), since=begun, is_alone=is_alone)
                 may_have_arrived = may_have_arrived or failure.may_have_arrived
                 if waited > GIVE_UP_AFTER:
                     await self._mark_dead(row, f"gave up after a day: {failure}")

@@ -26,6 +26,7 @@ class _Failing(Struct):
     since: float
     reason: str
     is_logged: bool = False
+    is_alone: bool = False
 
 
 class Outage(Struct, frozen=True, kw_only=True):
@@ -54,10 +55,13 @@ class DeliveryHealth:
         self._logged: dict[Identity, float] = {}
         """When the outages began that have been logged."""
 
-    def failed(self, key: str, address: Address, reason: str, *, since: float) -> None:
-        """Note a send that failed. `since` is when it began: it may have run into a timeout."""
+    def failed(self, key: str, address: Address, reason: str, *, since: float, is_alone: bool = False) -> None:
+        """Note a send that failed. `since` is when it began: it may have run into a timeout.
+
+        If it `is_alone`, its server is that of no other chat, so its failure is no outage of the channel.
+        """
         identity = (address.channel, address.account)
-        failing = self._failing.setdefault(key, _Failing(identity, since, ""))
+        failing = self._failing.setdefault(key, _Failing(identity, since, "", is_alone=is_alone))
         failing.reason = excerpt(reason, _MAX_REASON_CHARS)
         outage = next((each for each in self.outages() if (each.channel, each.account) == identity), None)
         if outage is not None and identity not in self._logged:
@@ -84,7 +88,7 @@ class DeliveryHealth:
         now = self.clock()
         found: dict[Identity, list[_Failing]] = {}
         for failing in self._failing.values():
-            if failing.since >= self._answered.get(failing.identity, float("-inf")):
+            if not failing.is_alone and failing.since >= self._answered.get(failing.identity, float("-inf")):
                 found.setdefault(failing.identity, []).append(failing)
         for (channel, account), failures in found.items():
             oldest = min(failures, key=lambda each: each.since)

@@ -1,9 +1,9 @@
-"""Fetches pages of the public web. Every address is checked when its socket is created, also after a redirect."""
+"""A client for the public web, which fetches pages. Every address is checked when its socket is created."""
 
 import ipaddress
 import socket
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -34,7 +34,7 @@ class FetchFailed(GatehouseError):
     pass
 
 
-class _NotPublic(OSError):
+class NotPublic(OSError):
     """Raised instead of creating a socket, so nothing is sent. aiohttp wraps it into its own error."""
 
 
@@ -56,37 +56,48 @@ async def fetch(
     resolver: AbstractResolver | None = None,
 ) -> Page:
     """Get `url` and follow redirects. Raises `FetchFailed` with a sentence. The caller sets the deadline."""
+    target = parse_url(url)
+    async with open_session(is_allowed, resolver, _HEADERS) as session:
+        for _ in range(_MAX_REDIRECTS + 1):
+            found = await _get(session, target, max_bytes)
+            if isinstance(found, Page):
+                return found
+            target = parse_url(found, target)
+    raise FetchFailed(f"{url} redirects more than {_MAX_REDIRECTS} times.")
+
+
+def open_session(
+    is_allowed: Callable[[IpAddress], bool], resolver: AbstractResolver | None, headers: Mapping[str, str]
+) -> aiohttp.ClientSession:
+    """Return a session that connects only to addresses that are allowed. A connection to others raises `NotPublic`.
+
+    It reuses no connection, uses no proxy of the environment, sends no cookies, and leaves responses compressed.
+    """
 
     # The check is here, and not where the name is resolved: a name could resolve to another address the second time.
     def open_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
         family, kind, protocol, _, place = info
         if not is_allowed(ipaddress.ip_address(str(place[0]).partition("%")[0])):
-            raise _NotPublic
+            raise NotPublic
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)  # noqa: FBT003 - it takes no name.
         return made
 
-    target = _parse_url(url)
     connector = aiohttp.TCPConnector(
         socket_factory=open_socket, resolver=resolver, use_dns_cache=False, force_close=True, limit=4
     )
-    async with aiohttp.ClientSession(
+    return aiohttp.ClientSession(
         connector=connector,
-        headers=_HEADERS,
+        headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # A zip bomb would be unpacked at once.
         trust_env=False,
         timeout=aiohttp.ClientTimeout(total=None),
-    ) as session:
-        for _ in range(_MAX_REDIRECTS + 1):
-            found = await _get(session, target, max_bytes)
-            if isinstance(found, Page):
-                return found
-            target = _parse_url(found, target)
-    raise FetchFailed(f"{url} redirects more than {_MAX_REDIRECTS} times.")
+    )
 
 
-def _parse_url(url: str, base: URL | None = None) -> URL:
+def parse_url(url: str, base: URL | None = None) -> URL:
+    """Return an address of the web. Raises `FetchFailed` for anything else."""
     try:
         target = URL(url.strip()) if base is None else base.join(URL(url))
         host = target.host
@@ -129,7 +140,7 @@ async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int) -> P
     except aiohttp.ClientConnectorCertificateError as error:
         raise FetchFailed(f"The certificate of {target.host} is not valid.") from error
     except aiohttp.ClientConnectorError as error:
-        if isinstance(error.os_error, _NotPublic):
+        if isinstance(error.os_error, NotPublic):
             log.warning("private_address_refused", host=excerpt(target.host or "", 200), port=target.port)
             raise FetchFailed(
                 f"{target.host} is not on the public web. This machine and private networks can't be reached."

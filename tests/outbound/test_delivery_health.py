@@ -86,3 +86,14 @@ async def test_replies_that_arrive_or_are_refused_end_an_outage(tmp_path: Path) 
                 assert not list(post.delivery.health.outages())
         events = [line["event"] for line in logs if line["event"].startswith("delivery")]
         assert events == ["delivery_interrupted", "delivery_resumed"]
+
+
+def test_a_server_that_is_that_of_one_chat_is_late_but_no_outage() -> None:
+    clock = Clock()
+    health = DeliveryHealth(clock)
+    since = clock.now
+    for _ in range(2):
+        health.failed("reply", ADDRESS, "Bad Gateway", since=since, is_alone=True)
+        clock.now += LATE_AFTER + 1
+    assert not list(health.outages())
+    assert health.late() == 1
