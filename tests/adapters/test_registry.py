@@ -103,7 +103,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_channel_is_refused_with_a_list_of_the_installed_ones() -> None:
-    with pytest.raises(CannotStart, match=r"channels\.carrier_pigeon .* web\. .*enabled to false"):
+    with pytest.raises(CannotStart, match=r"channels\.carrier_pigeon .* web, webhook\. .*enabled to false"):
         find_channel("carrier_pigeon")
 
 

@@ -18,6 +18,6 @@ class TestContract(ChannelContract):
 
 
 def test_every_built_in_channel_runs_the_contract_suite() -> None:
-    """Discord and Telegram run it in their own tests, against fake platforms."""
+    """Discord, Telegram and webhooks run it in their own tests, against fake platforms."""
     built_in = {point.name for point in entry_points(group="gatehouse.channels") if point.value.startswith("channels.")}
-    assert built_in - {"discord", "telegram"} == set(FAR_SIDES)
+    assert built_in - {"discord", "telegram", "webhook"} == set(FAR_SIDES)

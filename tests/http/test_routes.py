@@ -90,6 +90,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/app.css"): Access.PUBLIC,
         ("GET", "/favicon.svg"): Access.PUBLIC,
         ("POST", "/telegram/default/webhook"): Access.CHANNEL,
+        ("POST", "/hooks/{name}"): Access.CHANNEL,
         ("GET", "/web/ws"): Access.OWNER,
         ("GET", "/terminal/ws"): Access.CONTROL,
         ("POST", "/api/sessions"): Access.API,
