@@ -13,7 +13,7 @@ from config.deprecations import apply_deprecations
 from config.errors import ConfigError, Problem, explain
 from config.model import Settings, add_built_ins, cross_table_problems
 from config.secrets import EXPOSED_SECRET, LoadContext
-from config.types import DmPolicy, DmScope
+from config.types import WEBHOOK_CHANNEL, DmPolicy, DmScope
 
 _IDLE_VARIABLE = "AGENT_SESSION_IDLE_TIMEOUT"
 _SANDBOX_VARIABLE = "GATEHOUSE_SANDBOX_SOCKET"
@@ -201,6 +201,9 @@ def _find_warnings(settings: Settings) -> Iterator[str]:
     for name, channel in settings.channels.items():
         if channel.enabled and channel.dm_policy is DmPolicy.ALLOWLIST and not channel.allow and not channel.accounts:
             yield f'channels.{name}.dm_policy is "allowlist" but channels.{name}.allow is empty: no one can write to it'
+    webhook = settings.channels.get(WEBHOOK_CHANNEL)
+    if webhook is not None and webhook.enabled and not webhook.hooks:
+        yield f"channels.{WEBHOOK_CHANNEL} has no hooks: no program can call it"
     for number, binding in enumerate(settings.bindings):
         if binding.channel and binding.channel not in settings.channels:
             yield f"bindings[{number}].channel: there is no table [channels.{binding.channel}], so it never matches"

@@ -67,8 +67,8 @@ def to_inbound(
 
 def callback_body(message: Outbound) -> bytes:
     """Return an answer as JSON, in the form that Standard Webhooks recommends."""
-    name, _, delivery = (message.reply_to or "").partition(":")
-    data = {"hook": name, "delivery": delivery, "text": message.text}
+    _, _, delivery = (message.reply_to or "").partition(":")
+    data = {"hook": message.address.peer, "delivery": delivery, "text": message.text}
     return msgspec.json.encode({"type": "failure" if message.is_failure else "answer", "data": data})
 
 

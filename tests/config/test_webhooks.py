@@ -151,3 +151,8 @@ def test_hooks_of_a_removed_channel_are_gone_at_once() -> None:
     plan = plan_reload(settings(), Settings.model_validate({"gateway": {"data_dir": "/data"}}), ["webhook"])
     assert plan.restart_needed == ("channels.webhook",)
     assert plan.settings.channels["webhook"].hooks == {}
+
+
+def test_a_channel_without_hooks_is_warned_about(tmp_path: Path) -> None:
+    assert any("has no hooks" in warning for warning in load(write_config(tmp_path, "[channels.webhook]"), {}).warnings)
+    assert load(write_config(tmp_path, hook()), {}).warnings == ()
