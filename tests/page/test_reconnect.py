@@ -1,5 +1,6 @@
 from playwright.async_api import Page, expect
 
+from gateway.contract import Address, Outbound, OutboundKind, PeerKind
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
 from tests.page.harness import HELLO, write
@@ -104,3 +105,20 @@ async def test_a_connection_that_breaks_at_each_history_is_retried_with_growing_
     assert pauses[:5] == sorted(pauses[:5])
     gateway.breaks_history = False
     await page.get_by_text("Connected", exact=True).wait_for()
+
+
+async def test_an_answer_to_another_channel_stays_after_reconnecting(page: Page, gateway: FakeGateway) -> None:
+    """No transcript of the chat has it: a webhook was answered here. It can't be tried again here either."""
+    owner = Address(channel="web", kind=PeerKind.DIRECT, peer="owner")
+    aside = Outbound(address=owner, text="[webhook ci] It **failed**.", kind=OutboundKind.REPLY, is_failure=True)
+    await write(page, "Before")
+    await expect(page.locator(".reply .body")).to_contain_text("several words.")
+    await gateway.channel.send(aside, key="k1")
+    await expect(page.locator(".reply strong")).to_have_text("failed")
+    await expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+    await gateway.stop()
+    await expect(page.get_by_text("Connecting…")).to_be_visible()
+    await gateway.start()
+    await page.get_by_text("Connected", exact=True).wait_for()
+    await expect(page.locator(".reply .body")).to_have_count(2)
+    await expect(page.locator(".reply strong")).to_have_text("failed")

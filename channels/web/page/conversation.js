@@ -63,6 +63,8 @@ function markDropped(id) {
 }
 
 function messageItem(frame) {
+  // An answer to a message of another channel, which is in no transcript of this chat.
+  const isAside = frame.kind === "reply" && frame.session == null;
   return {
     kind: frame.kind,
     key: frame.key,
@@ -73,7 +75,8 @@ function messageItem(frame) {
     isQuestion: frame.is_question ?? false,
     replyTo: frame.reply_to,
     file: frame.file,
-    isFailure: frame.is_failure && frame.kind === "reply",
+    isAside,
+    isFailure: frame.is_failure && frame.kind === "reply" && !isAside,
     details: frame.details,
   };
 }

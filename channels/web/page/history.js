@@ -39,7 +39,8 @@ function lineItem({ role, text, html, at, file, id, turn, is_failure, details })
   return { kind: "reply", text, html, at, file, turn, isFailure: is_failure, details };
 }
 
-// The lines of the transcript replace their items. Notices, drafts and unsent messages are not in it, and stay.
+// The lines of the transcript replace their items. Notices, answers to other channels, drafts and unsent messages are not
+// in it, and stay.
 function merge(lines, items) {
   const kept = items.filter((item) => (item.kind === "user" ? isMissing(item, lines) : isStillShown(item, lines)));
   const isAnswered = lines.at(-1)?.kind === "reply";
@@ -58,7 +59,7 @@ function isMissing(item, lines) {
 }
 
 function isStillShown(item, lines) {
-  if (item.kind === "notice") return true;
+  if (item.kind === "notice" || item.isAside) return true;
   if (item.isLive) return item.connection === state.connection;
   if (item.key === undefined || item.isOld) return false;
   return !lines.some((line) => line.file && line.file.url === item.file?.url);
