@@ -167,6 +167,8 @@ class WebhookChannel:
             )
         except NoCallbackUrl as fault:
             return responses.problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(fault))
+        except RecursionError:  # It could just be read, but takes more of the stack to write.
+            return responses.problem(HTTPStatus.BAD_REQUEST, "The body is nested too deeply.")
         try:
             return await self._accept(hook, inbound)
         except RateLimited as limit:

@@ -112,7 +112,7 @@ def quote(value: Json | Missing) -> str:
     """Return a value as JSON on one line, so that no value can end its quotes or look like a line of the prompt."""
     if isinstance(value, Missing):
         return "null"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if len(text) > MAX_VALUE_CHARS:
         text = f"{text[: MAX_VALUE_CHARS - 1]}…"
     elif not isinstance(value, str):
@@ -121,11 +121,12 @@ def quote(value: Json | Missing) -> str:
 
 
 def _default_prompt(name: str, payload: Json) -> str:
-    text = _escape(json.dumps(payload, ensure_ascii=False, indent=2), keep="\n")
+    text = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
+    shown = _escape(text[:MAX_PAYLOAD_CHARS], keep="\n")
     if len(text) > MAX_PAYLOAD_CHARS:
-        text = text[:MAX_PAYLOAD_CHARS] + _CUT
+        shown += _CUT
     # No line of JSON begins with backquotes, so no payload can end the block.
-    return f"The webhook {name} was called with this payload:\n\n```json\n{text}\n```"
+    return f"The webhook {name} was called with this payload:\n\n```json\n{shown}\n```"
 
 
 def _escape(text: str, keep: str = "") -> str:

@@ -1,6 +1,7 @@
 """The channel without a gateway: what it passes on, what it refuses, and what it logs."""
 
 import dataclasses
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,3 +165,14 @@ async def test_a_disabled_channel_takes_no_calls(tmp_path: Path) -> None:
     channel.take_settings(settings(ci=hook()).model_copy(update={"enabled": False}))
     async with serving(tmp_path, channel.routes()) as served:
         assert await post(served, "ci", sign_standard(b"{}", "d1", NOW)) == 401
+
+
+async def test_a_payload_of_any_depth_is_taken_or_refused(tmp_path: Path) -> None:
+    core, pulse = Core(), StubPulse()
+    channel = WebhookChannel(context("webhook", StubBrowser(), pulse, settings(ci=hook())))
+    async with serving(tmp_path, channel.routes()) as served, running(channel, core.deliver, pulse):
+        found = set()
+        for depth in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit() + 10):
+            body = b"[" * depth + b"]" * depth
+            found.add(await post(served, "ci", sign_standard(body, f"d{depth}", time()), body))
+    assert found <= {202, 400}

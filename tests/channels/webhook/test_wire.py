@@ -44,7 +44,7 @@ def test_values_are_filled_in_as_json_in_one_pass() -> None:
     prompt = "{name}, {n}, {ok}, {list}, {none}; {{name}} and {not closed and {}"
     fields = {"name": "/name", "n": "/run/n", "ok": "/run/ok", "list": "/list", "none": "/nothing"}
     text = made(payload, prompt=prompt, fields=fields).text
-    assert text == '"build \\"all\\" {url}", 7, false, [1, "x"], null; {name} and {not closed and {}'
+    assert text == '"build \\"all\\" {url}", 7, false, [1,"x"], null; {name} and {not closed and {}'
 
 
 @pytest.mark.parametrize(
