@@ -6,6 +6,7 @@
 import sys
 
 from bench import (
+    api,
     api_list,
     commands,
     context,
@@ -31,6 +32,7 @@ PARTS = {
     "growth": growth,
     "spool": spool,
     "sessions": sessions,
+    "api": api,
     "api_list": api_list,
     "context": context,
 }

@@ -15,7 +15,7 @@ STEPS = 40
 """Tool calls before the answer, at `/steps`."""
 CHUNKS = 60
 CHUNKS_PER_SECOND = 20
-"""The number and the rate of the chunks at `/paced`."""
+"""The number and the rate of the chunks at `/paced`. `/paced/500/100` has others."""
 
 DELAY = web.AppKey("delay", list[float])
 """The seconds until an answer begins, in a list because an application cannot be changed while it runs."""
@@ -60,6 +60,7 @@ async def _serve(pipe: Connection) -> None:
     app[REQUESTS] = []
     for name, handler in (("plain", _plain), ("steps", _steps), ("clock", _clock), ("paced", _paced), ("echo", _echo)):
         app.router.add_post(f"/{name}/chat/completions", handler)
+    app.router.add_post("/paced/{chunks}/{rate}/chat/completions", _paced)
     app.router.add_get("/echo/models", _models)
     app.router.add_post("/delay/{seconds}", _set_delay)
     app.router.add_get("/requests", _requests)
@@ -132,9 +133,12 @@ async def _clock(request: web.Request) -> web.StreamResponse:
 async def _paced(request: web.Request) -> web.StreamResponse:
     await request.read()
     response = await _begun(request)
-    for _ in range(CHUNKS):
+    chunks, rate = (
+        int(request.match_info.get(*wanted)) for wanted in (("chunks", CHUNKS), ("rate", CHUNKS_PER_SECOND))
+    )
+    for _ in range(chunks):
         await response.write(_said("word "))
-        await asyncio.sleep(1 / CHUNKS_PER_SECOND)
+        await asyncio.sleep(1 / rate)
     await response.write(_ended("stop"))
     return response
 
