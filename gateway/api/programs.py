@@ -27,7 +27,7 @@ RecordNotice = Callable[[Outbound], Awaitable[None]]
 
 
 class ProgramChannel:
-    """The channel of the answers to programs. A program reads the transcript or follows it, so no answer is sent.
+    """The channel of the answers to programs. A program reads the transcript or follows it, so it is sent no answer.
 
     A notice that says why a message was not answered is in no transcript. So it is written there, instead of sent.
     """
@@ -35,6 +35,7 @@ class ProgramChannel:
     account = "default"
     text_limit = TextLimit(size=1 << 40)
     repeats_dropped_for = math.inf
+    shows_transcript = True
     max_file_bytes = 1 << 40
 
     def __init__(self, name: str, record: RecordNotice) -> None:

@@ -12,6 +12,7 @@ from gateway.contract.abilities import (
     Reacts,
     SendsFiles,
     SendsToManyHosts,
+    ShowsTranscript,
     ShowsTyping,
     TakesSettings,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "SendsToManyHosts",
     "SentMessage",
     "SessionInfo",
+    "ShowsTranscript",
     "ShowsTyping",
     "TakesSettings",
     "TextLimit",

@@ -120,6 +120,14 @@ class SendsFiles(Protocol):
 
 
 @runtime_checkable
+class ShowsTranscript(Protocol):
+    """Shows the transcripts of its sessions. So the core sends it no answers, which are there, but only notices."""
+
+    @property
+    def shows_transcript(self) -> bool: ...
+
+
+@runtime_checkable
 class Reacts(Protocol):
     """Can add an emoji to a message, and remove it."""
 
@@ -169,6 +177,7 @@ class Abilities:
     max_buttons: int
     repeats_dropped_for: float
     sends_to_many_hosts: bool
+    shows_transcript: bool
 
 
 @lru_cache(maxsize=64)
@@ -185,4 +194,5 @@ def abilities_of(channel: Channel) -> Abilities:
         max_buttons=channel.max_buttons if isinstance(channel, OffersButtons) else 0,
         repeats_dropped_for=channel.repeats_dropped_for if isinstance(channel, DropsRepeats) else 0.0,
         sends_to_many_hosts=channel.sends_to_many_hosts if isinstance(channel, SendsToManyHosts) else False,
+        shows_transcript=channel.shows_transcript if isinstance(channel, ShowsTranscript) else False,
     )

@@ -171,9 +171,15 @@ class Delivery:
     def compose_all(
         self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()
     ) -> list[AddToOutbox]:
-        """Compose the answer of `turn` to each of its chats. The first one has the draft's key, and replaces it."""
+        """Compose the answer of `turn` to each of its chats. The first one has the draft's key, and replaces it.
+
+        There are no parts for a channel that shows the transcript, which has the answer.
+        """
         parts: list[AddToOutbox] = []
         for number, message in enumerate(messages):
+            channel = self._channel(message)
+            if message.kind is OutboundKind.REPLY and channel is not None and abilities_of(channel).shows_transcript:
+                continue
             key = f"{turn}.chat{number}" if number else turn
             parts += self.compose(message, key=key, turn=turn, files=files)
         return parts

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.contract import Address, Button, Channel, Outbound, PeerKind, Receipt
+from gateway.contract import Address, Button, Channel, Outbound, OutboundKind, PeerKind, Receipt
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 from gateway.outbound import draft_stream
 from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
@@ -20,6 +20,12 @@ class DroppingRepeats(Wire):
     """Drops repeats, as a platform with a nonce does."""
 
     repeats_dropped_for = 300.0
+
+
+class ShowingTranscript(Wire):
+    """Shows the transcript, as the API does."""
+
+    shows_transcript = True
 
 
 async def test_waits_as_long_as_the_platform_asked(tmp_path: Path) -> None:
@@ -631,3 +637,10 @@ async def test_a_message_is_committed_as_being_sent_if_it_is_next_in_its_chat(tm
         await post.say(HELLO, "b")
         await post.arrived()
     assert slow.tried == ["a", "b"]
+
+
+async def test_a_channel_that_shows_the_transcript_is_sent_notices_only(tmp_path: Path) -> None:
+    kinds = (OutboundKind.REPLY, OutboundKind.NOTICE)
+    async with posting(tmp_path, ShowingTranscript()) as post:
+        parts = post.delivery.compose_all([replace(HELLO, kind=kind) for kind in kinds], turn="t")
+    assert [part.message.kind for part in parts] == [OutboundKind.NOTICE]
