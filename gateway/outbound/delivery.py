@@ -296,7 +296,8 @@ class Delivery:
                 if waited > GIVE_UP_AFTER:
                     await self._mark_dead(row, f"gave up after a day: {failure}")
                     return
-                pause = next(delays) if failure.retry_after is None else failure.retry_after
+                # Never sooner than without the platform's wish: one that asks for no pause would be called for ever.
+                pause = max(next(delays), failure.retry_after or 0.0)
                 await self._sleep(pause)
                 waited += pause
         finally:

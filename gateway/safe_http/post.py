@@ -83,6 +83,6 @@ def _retry_after(value: str) -> float | None:
         return min(float(value[:10]), MAX_RETRY_AFTER)
     try:
         wait = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-    except (TypeError, ValueError):  # No date, or one without a time zone.
+    except (TypeError, ValueError, OverflowError):  # No date, or one without a time zone or with an absurd one.
         return None
     return min(max(wait, 0.0), MAX_RETRY_AFTER)

@@ -39,6 +39,16 @@ async def test_waits_as_long_as_the_platform_asked(tmp_path: Path) -> None:
     assert wire.texts == ["hello"]
 
 
+async def test_a_platform_that_asks_for_no_pause_is_retried_with_growing_ones(tmp_path: Path) -> None:
+    """A server that answers each callback with `Retry-After: 0` must not be called for ever, without a pause."""
+    time, wire = Time(), Wire(*[Transient("again", retry_after=0.0)] * 10)
+    async with posting(tmp_path, wire, time=time) as post:
+        await post.say(HELLO, "k")
+        await post.arrived()
+    assert min(time.naps) > 0
+    assert time.naps[-1] >= 30
+
+
 async def test_messages_wait_for_a_valid_token(tmp_path: Path) -> None:
     wire = Wire(AuthRejected("the token was revoked"))
     async with posting(tmp_path, wire) as post:
@@ -559,7 +569,12 @@ async def test_a_recovered_message_is_marked_once_the_platform_has_forgotten_its
 
 
 async def test_repeats_are_marked_even_if_the_clock_was_set_back(tmp_path: Path) -> None:
-    time, wire = Time(), Wire(Transient("the answer was lost", may_have_arrived=True, retry_after=-3600.0))
+    class SetBack(Time):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            self.now -= timedelta(hours=1)
+
+    time, wire = SetBack(), Wire(Transient("the answer was lost", may_have_arrived=True))
     async with posting(tmp_path, wire, time=time) as post:
         await post.say(HELLO, "k")
         await post.arrived()

@@ -101,6 +101,7 @@ async def test_a_server_in_trouble_is_asked_again(status: int) -> None:
         ("99999999999999999999", MAX_RETRY_AFTER),
         ("Fri, 31 Dec 2999 23:59:59 GMT", MAX_RETRY_AFTER),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 0),
+        ("Fri, 31 Dec 1999 23:59:59 +99999999999999999999", None),
         ("-1", None),
         ("soon", None),
         ("²", None),
