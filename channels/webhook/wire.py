@@ -121,7 +121,9 @@ def quote(value: Json | Missing) -> str:
 
 
 def _default_prompt(name: str, payload: Json) -> str:
-    text = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
+    encoded = msgspec.json.encode(payload)
+    # A long payload stays on one line: if it is nested, indenting could make it a thousand times longer.
+    text = (msgspec.json.format(encoded, indent=2) if len(encoded) <= MAX_PAYLOAD_CHARS else encoded).decode()
     shown = _escape(text[:MAX_PAYLOAD_CHARS], keep="\n")
     if len(text) > MAX_PAYLOAD_CHARS:
         shown += _CUT

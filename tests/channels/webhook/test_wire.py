@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,6 +93,21 @@ def test_without_a_prompt_the_payload_is_the_prompt() -> None:
 def test_no_payload_ends_its_block(payload: Json) -> None:
     lines = made(payload).text.split("\n")
     assert [number for number, line in enumerate(lines) if line.lstrip().startswith("```")] == [2, len(lines) - 1]
+
+
+def test_a_nested_payload_takes_no_more_memory_than_its_text() -> None:
+    """Indented, each of its lines would begin with a thousand spaces."""
+    payload: Json = ["1"] * 100_000
+    for _ in range(500):
+        payload = [payload]
+    tracemalloc.start()
+    try:
+        text = made(payload).text
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert '"1","1"' in text
+    assert peak < 20_000_000
 
 
 def test_a_long_payload_and_a_long_prompt_are_cut() -> None:
