@@ -31,7 +31,11 @@ def parse_payload(body: bytes, content_type: str) -> Json:
         return {}
     # Programs like curl call everything a form unless they are told otherwise.
     if body.lstrip()[:1] in {b"{", b"["} or content_type.endswith(("/json", "+json")):
-        return _parse_json(body)
+        try:
+            return _parse_json(body)
+        except Unreadable:
+            if not content_type.startswith("text/"):
+                raise
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

@@ -32,6 +32,7 @@ VALUES = st.recursive(
         (urlencode({"payload": '{"a": [1]}'}).encode(), FORM, {"a": [1]}),  # As GitHub and Slack send it.
         (b"text=hello+there&empty=&command=%2Fdo", FORM, {"text": "hello there", "empty": "", "command": "/do"}),
         ("Ding döng".encode(), "text/plain", "Ding döng"),
+        (b"[FIRING] The disk is full.", "text/plain", "[FIRING] The disk is full."),
     ],
 )
 def test_a_payload_is_json_a_form_or_a_text(body: bytes, content_type: str, payload: Json) -> None:
