@@ -6,10 +6,11 @@ queue and reads what it has missed from the transcript. So a slow reader delays 
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from http import HTTPStatus
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from gateway.api.message_mapping import LOOK_BACK, MessageMapper
@@ -17,6 +18,8 @@ from gateway.api.types import EventName
 from gateway.errors import Refused
 from gateway.http.responses import HttpError
 from gateway.sessions import Entry, SessionManager, SessionMeta, entries
+
+log = structlog.get_logger()
 
 KEEPALIVE = 15.0
 """Seconds after which a silent stream sends a comment, so that proxies keep it open and lost clients are noticed."""
@@ -116,23 +119,18 @@ class SessionEvents:
         self.following = ExitStack()
         """Ends the following of the session when it is closed."""
         self.readers: set[EventQueue] = set()
-        self._mapper = MessageMapper(session_id)
-        self._known_turn: str | None = None
-        """The last turn whose beginning came by, so that the mapper knows what later entries refer to."""
+        self.mapper: MessageMapper | None = None
+        """Has seen the transcript up to now. None until the first reader has read that."""
         self._deltas: list[str] = []
         self._turn = ""
         self._timer: asyncio.TimerHandle | None = None
 
     def on_entries(self, added: Sequence[Entry]) -> None:
         self.flush_text()  # The text of an entry must not overtake its last pieces.
+        if self.mapper is None:  # All readers are still behind, and find these entries in the transcript.
+            return
         for entry in added:
-            if isinstance(entry, entries.User):
-                self._known_turn = entry.turn
-            if entry.turn is not None and entry.turn != self._known_turn:
-                # The first reader came in the middle of this turn. The transcript has what is missing here.
-                for reader in self.readers:
-                    reader.fall_behind()
-            elif (data := entry_event(self._mapper, self._session_id, entry)) is not None:
+            if (data := entry_event(self.mapper, self._session_id, entry)) is not None:
                 for reader in self.readers:
                     reader.put(data, entry.seq)
 
@@ -144,6 +142,10 @@ class SessionEvents:
         if self._timer is None:
             pace = max(TEXT_PACE, len(self.readers) * TEXT_PACE_PER_READER)
             self._timer = asyncio.get_running_loop().call_later(pace, self.flush_text)
+
+    def on_removed(self) -> None:
+        for reader in self.readers:
+            reader.fall_behind()
 
     def flush_text(self) -> None:
         """Send the pieces of text that have come since the last time."""
@@ -226,28 +228,31 @@ class EventStreams:
     ) -> int:
         """Send the events after `position` from the transcript, and then the text that is being written."""
         mapper = MessageMapper(session.id)
-        reached = position
-        try:
-            async for entry in self._sessions.entries_since(session.key, max(0, position - LOOK_BACK)):
-                if entry.seq <= position:
-                    mapper.feed(entry)
-                    continue
-                reached = entry.seq
-                if (data := entry_event(mapper, session.id, entry)) is not None:
-                    await _send(response, data)
-        except Refused:  # The session was deleted, or cannot be read any more.
-            await _send(response, sse("gone", {}))
-            reader.close()
-            return reached
-        # Nothing is awaited between here and the end, so no event is lost or comes twice.
         found = self._sessions.find(session.key)
-        if found is not None and reached < found.seq and reached != position:
-            return reached  # More was appended while this was sent. A damaged entry never comes, though.
-        events.flush_text()  # The text below has these pieces too.
-        reader.is_behind = False
-        if (unwritten := self._unwritten_text(session.key)) is not None and unwritten[1]:
-            reader.put(sse("text", {"turn": unwritten[0], "text": unwritten[1]}))
-        return found.seq if found is not None else reached
+        position = min(position, found.seq) if found is not None else position
+        reached = max(0, position - LOOK_BACK)
+        try:
+            while found is not None and found.id == session.id:
+                async with aclosing(self._sessions.entries_since(session.key, reached)) as source:
+                    async for entry in source:
+                        data, reached = entry_event(mapper, session.id, entry), entry.seq
+                        if data is not None and entry.seq > position:
+                            await _send(response, data)
+                # Nothing is awaited between here and the end, so no event is lost or comes twice. If something was
+                # appended in the meantime, go on reading.
+                before, found = found, self._sessions.find(session.key)
+                if found is not None and found.seq == before.seq:
+                    events.mapper = events.mapper or mapper
+                    events.flush_text()  # The text below has these pieces too.
+                    reader.is_behind = False
+                    if (unwritten := self._unwritten_text(session.key)) is not None and unwritten[1]:
+                        reader.put(sse("text", {"turn": unwritten[0], "text": unwritten[1]}))
+                    return found.seq
+        except Refused:  # It cannot be read any more.
+            log.warning("event_stream_ended", session=session.key)
+        await _send(response, sse("gone", {}))
+        reader.close()
+        return reached
 
     @contextmanager
     def _joined(self, session: SessionMeta) -> Iterator[tuple[SessionEvents, EventQueue]]:

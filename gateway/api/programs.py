@@ -93,6 +93,9 @@ class TurnFollower:
             self._pieces.append(delta)
             self._has_more.set()
 
+    def on_removed(self) -> None:
+        """Do nothing. The turn may still end, and the caller of `events` finds out if it does not."""
+
     async def events(self, check: float) -> AsyncIterator[Delta | Entry | None]:
         """Yield what happens in the turn, up to and including its `TurnEnd`.
 

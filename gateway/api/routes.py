@@ -109,7 +109,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             summary="Follow a session live",
             description="Server-sent events: `message` (a message, new or changed), `delta` (the next piece of text), "
             "`text` (the whole text of the step that is being written), `turn` (a turn has ended), `status`, `title`, "
-            "and `gone` (the session was deleted).",
+            "and `gone` (the session was deleted or archived).",
             handle=sessions.events,
             query=t.EventsQuery,
             response=t.StreamEvent,

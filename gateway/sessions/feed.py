@@ -16,6 +16,9 @@ class Follower(Protocol):
     def on_text(self, turn: str, delta: str) -> None:
         """Take the next piece of the text that a turn is writing. `on_entries` gets the whole text later."""
 
+    def on_removed(self) -> None:
+        """Learn that the session was deleted or archived."""
+
 
 class SessionFeed:
     """The followers of each session, by its key. A session without followers costs one lookup for each change."""
@@ -44,3 +47,7 @@ class SessionFeed:
         if key in self._followers:
             for follower in tuple(self._followers[key]):
                 follower.on_text(turn, delta)
+
+    def removed(self, key: str) -> None:
+        for follower in tuple(self._followers.get(key, ())):
+            follower.on_removed()

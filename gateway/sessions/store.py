@@ -227,6 +227,7 @@ class SessionStore:
         """Remove a session from memory. Its file stays."""
         self.index.remove(key)
         self.cache.drop(key)
+        self._feed.removed(key)
 
     async def commit(self, operations: Sequence[Operation], then: Then) -> None:
         """Commit operations that belong to no entry. `then` is called after the commit."""

@@ -15,6 +15,7 @@ from gateway.api.events import MAX_QUEUED_EVENTS, EventQueue, position_of
 from gateway.contract import TokenScope
 from gateway.daemon import Daemon
 from gateway.http.responses import HttpError
+from gateway.sessions import entries
 from tests.api.harness import Api, Event, Json, api, read_events
 from tests.daemon.harness import Parrot, settings
 from tests.daemon.tools import Rocket, agent, launch, scripted
@@ -127,13 +128,61 @@ async def test_tool_calls_and_approvals_come_as_messages_that_change(tmp_path: P
         assert decisions == [None, "approved"]
 
 
-async def test_status_changes_and_deletion_are_events(tmp_path: Path) -> None:
+async def test_a_tool_result_reaches_readers_who_came_in_the_middle_of_its_turn(tmp_path: Path) -> None:
+    """Also if the first of them has given a position that the session has not reached."""
+    rocket, provider = Rocket(), scripted([TextDelta(text="I will."), launch("Mars")])
+    async with api(settings(tmp_path), agent(provider, rocket)) as program:
+        session = await program.start()
+        await program.prompt(session, "go")
+        await until(lambda: program.daemon.approvals.open_questions)
+        readings = []
+        for number, query in enumerate(["?since=1000000", "", "?since=0"], start=1):
+            readings.append(asyncio.create_task(read_until(program, session, "turn", query)))
+            await has_readers(program, number)
+        (question,) = program.daemon.approvals.open_questions
+        await program.call("POST", f"/api/sessions/{session['id']}/approvals/{question}", {"decision": "approve"})
+        for reading in readings:
+            contents = [event.data["content"] for event in await reading if event.name == "message"]
+            results = [content["result"] for content in contents if content["type"] == "tool"]
+            assert results[-1] == "launched at Mars"
+
+
+async def test_nothing_is_missed_that_happens_while_a_reader_reads_the_transcript(tmp_path: Path) -> None:
+    configured = settings(tmp_path)
+    async with api(configured) as program:
+        session = await program.start()
+        lines = [entries.System(content="x" * 20_000)] * 400
+        await program.daemon.sessions.append(session["key"], lines)
+    async with api(configured) as program:  # After the restart, the session is not cached, and takes long to read.
+        meta = await program.daemon.sessions.directory.find(session["id"])
+        assert meta is not None
+        reading = asyncio.create_task(read_until(program, session, "title", f"?since={meta.seq}"))
+        await has_readers(program, 1)
+        await program.daemon.sessions.set_title(meta.key, "new")
+        assert [event.data for event in await reading] == [{"title": "new"}]
+
+
+async def test_status_changes_are_events(tmp_path: Path) -> None:
     async with api(settings(tmp_path), Parrot.answering) as program:
         session = await program.start()
         reading = asyncio.create_task(read_until(program, session, "status"))
         await has_readers(program, 1)
         await program.call("POST", f"/api/sessions/{session['id']}/complete")
         assert (await reading)[-1].data == {"status": "completed", "by": "owner", "reason": "requested"}
+
+
+@pytest.mark.parametrize("path", ["?permanent=true", "/archive"])
+async def test_a_stream_ends_when_its_session_is_deleted_or_archived(tmp_path: Path, path: str) -> None:
+    async with api(settings(tmp_path), Parrot.answering) as program:
+        session = await program.start()
+        await program.prompt(session, "hello")
+        await program.answered(session)
+        response = await program.request("GET", f"/api/sessions/{session['id']}/events")
+        await has_readers(program, 1)
+        method = "POST" if path == "/archive" else "DELETE"
+        status, _ = await program.call(method, f"/api/sessions/{session['id']}{path}")
+        assert status == 200
+        assert [event.name async for event in read_events(response)] == ["gone"]
 
 
 async def test_an_event_id_of_another_session_is_refused(tmp_path: Path) -> None:
