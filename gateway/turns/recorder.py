@@ -1,7 +1,7 @@
 """Records a turn: every step is committed to the transcript and the spool before the next one starts."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -110,10 +110,14 @@ class TurnRecorder:
                     entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input, fault=call.fault)
                     for call in calls
                 ]
-                # Also if the text is empty: the entry has the usage of the step.
-                await self.write(state, [_assistant_entry(state, text), *uses])
-                state.written.append(text)
-                state.streaming.clear()
+
+                def mark_written() -> None:
+                    state.written.append(text)
+                    state.streaming.clear()
+
+                # Also if the text is empty: the entry has the usage of the step. The mark is set with the commit, so
+                # that no one can take the text for one that is still being written.
+                await self.write(state, [_assistant_entry(state, text), *uses], then=mark_written)
                 state.calls, state.approvals = {call.id: call for call in calls}, {}
             case ToolStarted() if resume:
                 await self.write(state, [], also=resume)
@@ -214,6 +218,7 @@ class TurnRecorder:
         *,
         also: Sequence[Operation] = (),
         next_turn: Sequence[Entry] = (),
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Append to the transcript, with the operations `also` and the turn's usage in the same commit.
 
@@ -222,7 +227,7 @@ class TurnRecorder:
         job = state.jobs[0]
         stamped = [*(replace(step, turn=job.turn) for step in steps), *next_turn]
         spends = list(state.usage.uncommitted) if state.usage is not None else []
-        await retry_while_full(partial(self._sessions.append, job.session, stamped, also=[*also, *spends]))
+        await retry_while_full(partial(self._sessions.append, job.session, stamped, also=[*also, *spends], then=then))
         if state.usage is not None:
             state.usage.mark_committed(spends)
 
