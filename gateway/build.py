@@ -353,7 +353,9 @@ def build_daemon(
     channels.open(settings)
 
     # The API for programs.
-    programs = ProgramSessions(live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, now=now)
+    programs = ProgramSessions(
+        live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, intake=intake, now=now
+    )
     for name in PROGRAM_CHANNELS:
         channels.host(ProgramChannel(name, programs.record_notice))
     events = EventStreams(sessions, turns.unwritten_text)

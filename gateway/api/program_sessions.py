@@ -1,8 +1,8 @@
 """Sessions that programs start: how many may be active, how they end, and which of them a token may see."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -14,11 +14,13 @@ from msgspec.structs import replace
 from config import Repo
 from config.types import API_CHANNEL, PROGRAM_CHANNELS, resolve_links
 from gateway.access.rules import Live
+from gateway.aio import finish_before_cancel
 from gateway.api.operation import invalid
 from gateway.commands.turns import DroppedJobs
 from gateway.contract import Address, Caller, Outbound, PeerKind, TokenScope
 from gateway.errors import GatehouseError, Refused, Transient
 from gateway.http.responses import HttpError
+from gateway.inbound.intake import Intake
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
@@ -50,6 +52,7 @@ class ProgramSessions:
         lanes: Lanes[Job],
         spool: Spool,
         delivery: Delivery,
+        intake: Intake,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -57,6 +60,7 @@ class ProgramSessions:
         self._lanes = lanes
         self._spool = spool
         self._delivery = delivery
+        self._intake = intake
         self._now = now
         # The number of active sessions is checked and changed by one program at a time.
         self._starting = asyncio.Lock()
@@ -117,8 +121,7 @@ class ProgramSessions:
         if repo is not None:
             await self._check_repo(repo, caller)
             opening = [entries.Workspace(value=repo)]
-        async with self._starting:
-            active = await self.check_room()
+        async with self.room() as active:
             session_id = str(uuid4())
             session = await self._sessions.start_new(
                 program_scope(agent, API_CHANNEL, session_id).scope,
@@ -131,19 +134,21 @@ class ProgramSessions:
         log.info("api_session_started", session=session.key, by=caller.name, repo=repo, active=active + 1)
         return session
 
-    async def check_room(self) -> int:
-        """Return how many sessions are active. Raises a 429 if there may be no more."""
-        limit = self._live.settings.api.max_active_sessions
-        active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
-        if active >= limit:
-            log.warning("api_session_limit_reached", active=active, limit=limit)
-            raise HttpError(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"{active} sessions are active, and {limit} is the limit (api.max_active_sessions). "
-                "Complete or cancel one of them, or wait until one has been idle for long enough.",
-                headers={"Retry-After": str(RETRY_WHEN_FULL)},
-            )
-        return active
+    @asynccontextmanager
+    async def room(self) -> AsyncIterator[int]:
+        """Yield how many sessions are active, while one more may become active. Raises a 429 if none may."""
+        async with self._starting:
+            limit = self._live.settings.api.max_active_sessions
+            active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
+            if active >= limit:
+                log.warning("api_session_limit_reached", active=active, limit=limit)
+                raise HttpError(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    f"{active} sessions are active, and {limit} is the limit (api.max_active_sessions). "
+                    "Complete or cancel one of them, or wait until one has been idle for long enough.",
+                    headers={"Retry-After": str(RETRY_WHEN_FULL)},
+                )
+            yield active
 
     def _allowed(self, caller: Caller, agent: str | None, repo: str | None) -> tuple[str, str | None]:
         """Return agent and repository for a new session, by the request and the token. Raises `HttpError`."""
@@ -174,20 +179,38 @@ class ProgramSessions:
             return "its folder is outside the workspace root"
         return ""
 
-    async def complete(self, session: SessionMeta, *, by: str, reason: str = REQUESTED) -> SessionMeta:
+    @asynccontextmanager
+    async def changing(self, session: SessionMeta) -> AsyncIterator[SessionMeta]:
+        """Yield a session as it is now, and let no prompt into it while inside. Raises `Refused` if it is gone."""
+        async with self._intake.locked(session.scope):
+            current = self._sessions.find(session.key)
+            if current is None:
+                raise Refused("This session was deleted or archived just now.")
+            yield current
+
+    async def complete(self, session: SessionMeta, *, by: str) -> SessionMeta:
         """End a session by request. Prompts that were accepted before are still answered."""
-        if session.status is SessionStatus.COMPLETED:
-            return session
-        if session.status is not SessionStatus.ACTIVE:
-            raise Refused(f"This session is {session.status.value}, so it can't be completed.")
+        async with self.changing(session) as current:
+            if current.status is SessionStatus.COMPLETED:
+                return current
+            if current.status is not SessionStatus.ACTIVE:
+                raise Refused(f"This session is {current.status.value}, so it can't be completed.")
+            return await self._complete(current, by=by, reason=REQUESTED)
+
+    async def _complete(self, session: SessionMeta, *, by: str, reason: str) -> SessionMeta:
         ended = await self._sessions.set_status(session.key, SessionStatus.COMPLETED, by=by, why=reason)
         await self._log_end(ended)
         return ended
 
     async def cancel(self, session: SessionMeta, *, by: str) -> SessionMeta:
         """Stop the run of a session and drop the prompts that wait. A system message says why."""
-        if session.status is not SessionStatus.ACTIVE:
-            return session
+        async with self.changing(session) as current:
+            if current.status is not SessionStatus.ACTIVE:
+                return current
+            # Otherwise a timeout of the request could come between the commit and its consequences.
+            return await finish_before_cancel(self._cancel(current, by=by))
+
+    async def _cancel(self, session: SessionMeta, *, by: str) -> SessionMeta:
         reason = f"The session was cancelled by {by}."
         # Empty the lane first. Otherwise the end of the stopped turn would start the next prompt.
         dropped = DroppedJobs(self._spool, [(self._lanes, session.key)])
@@ -214,14 +237,12 @@ class ProgramSessions:
 
     async def resume(self, session: SessionMeta) -> SessionMeta:
         """Open a completed or cancelled session again, and make it the active one of its scope."""
-        if session.status is SessionStatus.ERROR:
-            raise Refused("This session is in error, so it can only be read.")
-        if session.channel != API_CHANNEL:
-            return await self._sessions.resume(session.scope, session.number)
-        async with self._starting:
-            if session.status is not SessionStatus.ACTIVE:
-                await self.check_room()
-            return await self._sessions.resume(session.scope, session.number)
+        async with self.changing(session) as current:
+            if current.status is SessionStatus.ERROR:
+                raise Refused("This session is in error, so it can only be read.")
+            needs_room = current.channel == API_CHANNEL and current.status is not SessionStatus.ACTIVE
+            async with self.room() if needs_room else nullcontext():
+                return await self._sessions.resume(current.scope, current.number)
 
     async def record_notice(self, notice: Outbound) -> None:
         """Write to the transcript why a prompt was not answered, unless that is there already."""
@@ -253,10 +274,16 @@ class ProgramSessions:
         if minutes == 0:
             return
         limit = self._now() - timedelta(minutes=minutes)
-        for session in await self._sessions.directory.active(API_CHANNEL):
-            if session.last_accessed < limit and not self._lanes.is_busy(session.key):
-                with suppress(Refused, SpoolFull):  # It was deleted or used just now, or the next round tries again.
-                    await self.complete(session, by="gateway", reason=IDLE_TIMEOUT)
+
+        def is_idle(session: SessionMeta) -> bool:
+            is_open = session.status is SessionStatus.ACTIVE
+            return is_open and session.last_accessed < limit and not self._lanes.is_busy(session.key)
+
+        for session in filter(is_idle, await self._sessions.directory.active(API_CHANNEL)):
+            with suppress(Refused, SpoolFull):  # It was deleted just now, or the next round tries again.
+                async with self.changing(session) as current:
+                    if is_idle(current):
+                        await self._complete(current, by="gateway", reason=IDLE_TIMEOUT)
 
     async def _log_end(self, session: SessionMeta) -> None:
         if session.channel == API_CHANNEL:

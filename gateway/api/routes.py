@@ -205,7 +205,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             handle=sessions.restore,
             scope=TokenScope.MANAGE,
             response=t.SessionSummary,
-            errors=(NOT_FOUND, CONFLICT),
+            errors=(NOT_FOUND, CONFLICT, TOO_MANY),
             links=_links("id", *_READING, "sendPrompt"),
         ),
         ApiOperation(

@@ -3,13 +3,14 @@
 import base64
 import binascii
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
 
+from config.types import API_CHANNEL
 from gateway.access.rules import Live
 from gateway.admin.session_routes import LocalArchive
 from gateway.api import types as t
@@ -232,12 +233,14 @@ class SessionApi:
         if not call.query_as(t.DeleteQuery).permanent:
             return self._info(await self._programs.cancel(session, by=call.caller.name))
         self._require(call.caller, TokenScope.MANAGE)
-        await self._archive.delete(session.key)
+        async with self._programs.changing(session):
+            await self._archive.delete(session.key)
         return self._info(session)
 
     async def archive(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
-        await self._sessions.archive_session(session.key, is_busy=self._lanes.is_busy)
+        async with self._programs.changing(session):
+            await self._sessions.archive_session(session.key, is_busy=self._lanes.is_busy)
         return self._info(session)
 
     async def restore(self, call: ApiCall) -> t.SessionSummary:
@@ -245,7 +248,9 @@ class SessionApi:
         if archived is None or not self._programs.may_see(call.caller, archived.meta):
             await self._programs.find(call.caller, call.path("id"))  # Raises a 404 if there is no such session at all.
             raise HttpError(HTTPStatus.CONFLICT, "This session is not in the archive.")
-        return self._info(await self._archive.restore(archived.key))
+        needs_room = archived.meta.channel == API_CHANNEL and archived.meta.status is SessionStatus.ACTIVE
+        async with self._programs.room() if needs_room else nullcontext():
+            return self._info(await self._archive.restore(archived.key))
 
     async def export(self, call: ApiCall) -> web.StreamResponse:
         session = await self._programs.find(call.caller, call.path("id"))

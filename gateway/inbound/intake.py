@@ -3,7 +3,8 @@
 A message that the platform delivers twice is a `Duplicate`: see `MarkSeen` in `gateway/spool/operations.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 
@@ -128,15 +129,22 @@ class Intake:
             raise NotAccepted("The gateway is shutting down. Try again in a moment.")
         inbound = _cleaned(inbound)
         self._check_text(inbound)
-        await self._scopes.acquire(routed.scope)
         try:
-            job = await self._inbox.accept(inbound, routed, into=into, also=also)
+            async with self.locked(routed.scope):
+                job = await self._inbox.accept(inbound, routed, into=into, also=also)
         except SpoolFull as full:
             raise NotAccepted(str(full)) from full
-        finally:
-            self._scopes.release(routed.scope)
         self._metrics.message_received(inbound.address, Verdict.ACCEPTED)
         return job
+
+    @asynccontextmanager
+    async def locked(self, scope: str) -> AsyncIterator[None]:
+        """Accept no message into a scope while inside. One whose commit is under way is in its lane before."""
+        await self._scopes.acquire(scope)
+        try:
+            yield
+        finally:
+            self._scopes.release(scope)
 
     def _check_text(self, inbound: Inbound) -> None:
         """Raise `Refused` for a message that is too long or empty."""

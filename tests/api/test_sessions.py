@@ -67,6 +67,19 @@ async def test_at_most_so_many_sessions_are_active(tmp_path: Path) -> None:
         assert status == 429
 
 
+async def test_an_archived_session_is_restored_only_if_there_is_room(tmp_path: Path) -> None:
+    async with api(settings(tmp_path, api={"max_active_sessions": 1}), Parrot.answering) as program:
+        session = await program.start()
+        await program.prompt(session, "hello")
+        await program.answered(session)
+        await program.call("POST", f"/api/sessions/{session['id']}/archive")
+        other = await program.start()
+        path = f"/api/sessions/{session['id']}/restore"
+        assert (await program.call("POST", path))[0] == 429
+        await program.call("DELETE", f"/api/sessions/{other['id']}")
+        assert (await program.call("POST", path))[0] == 200
+
+
 async def test_only_an_active_session_takes_prompts(tmp_path: Path) -> None:
     async with api(settings(tmp_path), Parrot.answering) as program:
         session = await program.start()
