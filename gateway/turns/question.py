@@ -94,25 +94,26 @@ def question_text(
 
     `elsewhere` is its id if it is asked in a chat of another channel. A plain yes there may be about something else.
     """
+    named = f" {elsewhere}" if elsewhere else ""
     lines = [f"May I use {_visible(call.name, _MAX_NAME)}?"]
     for name, value in list(call.input.items())[:_MAX_ARGUMENTS]:
         lines.append(f"  {_visible(name, _MAX_NAME)}: {_visible(_as_json(value), _MAX_VALUE)}")
     if len(call.input) > _MAX_ARGUMENTS:
         lines.append(f"  ... and {len(call.input) - _MAX_ARGUMENTS} more arguments")
     if is_shortened(call):
-        lines.append("This is shortened. /approvals show shows all of it.")
+        lines.append(f"This is shortened. /approvals show{named} shows all of it.")
     if files:
         names = ", ".join(_visible(name, _MAX_NAME) for name in list(files)[:_MAX_FILES])
         more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
         changes = "it changes" if len(files) == 1 else "one of them changes"
         lines.append(f"It names {count(len(files), 'file')}: {names}{more}. If {changes}, I won't run this.")
     if may_always:
-        lines.append("To allow exactly this from now on: /approve session, or /approve always.")
+        lines.append(f"To allow exactly this from now on: /approve{named} session, or /approve{named} always.")
     who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"
     span = duration(timedelta(seconds=timeout))
     if elsewhere:
         who = "An owner, press a button or send"
-    answer = f"/approve {elsewhere} or /deny {elsewhere}" if elsewhere else "yes or no"
+    answer = f"/approve{named} or /deny{named}" if elsewhere else "yes or no"
     lines.append(f"{who} {answer}. If you don't reply within {span}, it's denied.")
     return "\n".join(lines)
 

@@ -64,3 +64,13 @@ def test_a_question_names_the_files_that_must_not_change() -> None:
     call = ToolCall(id="c", name="shell", input={"command": "sh build.sh"})
     text = question_text(call, timeout=1, files=["build.sh"])
     assert "It names 1 file: build.sh. If it changes, I won't run this." in text
+
+
+def test_a_question_in_a_chat_of_another_channel_names_itself_in_every_command() -> None:
+    """Another question may be open there."""
+    call = ToolCall(id="c", name="shell", input={"command": "x" * 5_000})
+    text = question_text(call, timeout=60, may_always=True, elsewhere="0123456789ab")
+    for command in ("approve", "deny", "approvals show"):
+        assert f"/{command} 0123456789ab" in text
+    assert "/approve 0123456789ab always" in text
+    assert text.count("0123456789ab") == text.count("/")
