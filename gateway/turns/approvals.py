@@ -160,6 +160,10 @@ _CHANGED = (
     "{names} changed after the person was asked about this call, so it was not run. Make the call again if it is still "
     "right: the person will be asked about it as it is now."
 )
+_NO_ONE_TO_ASK = (
+    "This needs the approval of a person, so it was not run. A program has asked for it, and its answers go to no chat "
+    "where a person could approve it. Do not try it again."
+)
 _EXPIRED = "The person was asked and did not answer within {span}, so it was not run."
 
 
@@ -215,6 +219,9 @@ class ApprovalGate:
             if grant is not None:
                 log.info("approval_granted", tool=call.name, grant=grant.id)
                 return None
+        if known is None and job.inbound.sender.is_verified and not job.inbound.is_answered_elsewhere:
+            log.warning("approval_impossible", tool=call.name)
+            return _NO_ONE_TO_ASK
         if known is not None and known.decision is not None:
             self._approvals.close(known.approval_id)
             decision = Decision(known.decision)

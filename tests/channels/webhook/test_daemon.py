@@ -13,7 +13,7 @@ import pytest
 from channels.webhook.channel import MAX_WAITING
 from gateway.agent.protocol import TextDelta
 from gateway.contract import Outbound, OutboundKind, Sender
-from gateway.conversation import UserMessage
+from gateway.conversation import ToolMessage, UserMessage
 from gateway.daemon import Daemon
 from gateway.errors import ProviderFailed
 from gateway.spool import OutboxState
@@ -199,14 +199,24 @@ async def test_the_text_of_a_call_is_never_a_command(tmp_path: Path) -> None:
         assert (await caller.call("run"))[1] == {"status": "answered", "text": "heard: /stop"}
 
 
+async def test_a_tool_that_needs_approval_is_denied_at_once_where_no_one_can_be_asked(tmp_path: Path) -> None:
+    rocket, provider = Rocket(), scripted([launch("Mars")])
+    async with listening(configured(tmp_path, {"run": hook(answer="sync")}), agent(provider, rocket)) as (_, caller):
+        assert (await caller.call("run"))[1] == {"status": "answered", "text": "Done."}
+    assert rocket.launched == []
+    result = provider.prompts[-1].messages[-1]
+    assert isinstance(result, ToolMessage)
+    assert "answers go to no chat" in str(result.outcomes)
+
+
 async def test_a_hook_cannot_approve_what_it_asked_for(tmp_path: Path) -> None:
     rocket = Rocket()
-    run = hook(answer="sync", prompt="yes", deadline=1.0)
+    run = hook(answer="chat", chat="loopback:olga", prompt="yes")
     made = configured(tmp_path, {"run": run}, gateway={"approval_timeout": 2.0, "data_dir": tmp_path / "data"})
     async with listening(made, agent(scripted([launch("Mars")]), rocket)) as (daemon, caller):
+        await caller.call("run")
+        assert "May I use launch?" in (await chat_of(daemon).hear_message()).text
         assert (await caller.call("run"))[1] == {"status": "accepted"}
-        assert len(daemon.approvals.open_questions) == 1
-        assert (await caller.call("run"))[1]["status"] in {"accepted", "answered"}
         await until(lambda: not daemon.approvals.open_questions)
     assert rocket.launched == []
 
