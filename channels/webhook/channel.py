@@ -14,7 +14,7 @@ from aiohttp import web
 
 from channels.webhook import responses
 from channels.webhook.payload import Unreadable, matches, parse_payload
-from channels.webhook.signatures import SignatureRejected, has_signature, sign, verify
+from channels.webhook.signatures import SignatureRejected, has_signature, sign, unsigned_id, verify
 from channels.webhook.wire import NoCallbackUrl, callback_body, event_id, to_inbound
 from config import ChannelSettings, HookAnswer, HookPreset, HookSettings, Secret
 from config.settings.webhooks import MAX_DEADLINE
@@ -24,6 +24,7 @@ from gateway.contract import (
     Channel,
     ChannelContext,
     Deliver,
+    EarlierMessage,
     Inbound,
     Outbound,
     OutboundKind,
@@ -44,6 +45,10 @@ RETRY_AFTER = 5.0
 """Seconds after which a call that could not be taken now may come again."""
 REPORT_INTERVAL = 60.0
 """Seconds between two log lines about rejected calls of one hook, so that a stranger cannot fill the log."""
+
+
+class PossibleReplay(Exception):
+    """A delivery came before under another id. It may be a recorded one, or another event with the same content."""
 
 
 class WebhookChannel:
@@ -70,7 +75,7 @@ class WebhookChannel:
         self._hooks: Mapping[str, HookSettings] = {}
         self._is_enabled = True
         self._waiting: dict[str, _Waiting] = {}
-        """Calls that wait for their answers, by event id."""
+        """Calls that wait for their answers, by message id."""
         self._reported: dict[str, float] = {}
         """When a rejected call was logged, by hook; unknown hooks are one."""
         # Checked in place of a hook that does not exist, so that a caller cannot tell by the time which ones do.
@@ -161,6 +166,7 @@ class WebhookChannel:
                 hook,
                 payload,
                 event=event_id(name, hook, delivery, payload, body),
+                unsigned_id=unsigned_id(hook.preset, request.headers),
                 channel=self.name,
                 sent_at=datetime.fromtimestamp(self._clock(), UTC),
                 max_chars=self._context.browser.max_message_chars(),
@@ -171,6 +177,9 @@ class WebhookChannel:
             return responses.problem(HTTPStatus.BAD_REQUEST, "The body is nested too deeply.")
         try:
             return await self._accept(hook, inbound)
+        except PossibleReplay:
+            self._report(name, "its body came before, under another id that is not signed")
+            return responses.problem(HTTPStatus.CONFLICT, responses.SAME_BODY)
         except RateLimited as limit:
             wait = limit.retry_after or RETRY_AFTER
             return responses.problem(HTTPStatus.TOO_MANY_REQUESTS, str(limit), retry_after=wait)
@@ -183,11 +192,14 @@ class WebhookChannel:
             raise Transient("The gateway is starting or stopping.")
         if hook.answer is not HookAnswer.SYNC:
             verdict = await self._deliver(inbound)
-            return responses.duplicate() if verdict is Verdict.DUPLICATE else _taken(verdict)
-        with self._answer_of(inbound.event_id) as answer:
+            if verdict is not Verdict.DUPLICATE:
+                return _taken(verdict)
+            await self._find_earlier(inbound)
+            return responses.duplicate()
+        with self._answer_of(inbound.message_id or inbound.event_id) as answer:
             verdict = await self._deliver(inbound)
             if verdict is Verdict.DUPLICATE:
-                earlier = await self._context.browser.earlier(inbound.address, inbound.sender, inbound.event_id)
+                earlier = await self._find_earlier(inbound)
                 if earlier.is_finished:
                     texts = [each.message.text for each in earlier.answers]
                     return responses.duplicate("\n\n".join(texts) if texts else None)
@@ -199,19 +211,26 @@ class WebhookChannel:
             message = answer.result()
             return responses.answered(message.text, is_failure=message.is_failure)
 
+    async def _find_earlier(self, inbound: Inbound) -> EarlierMessage:
+        """Return what became of a delivery that came before. Raises `PossibleReplay` if it had another id then."""
+        earlier = await self._context.browser.earlier(inbound.address, inbound.sender, inbound.event_id)
+        if earlier.message_id not in {None, inbound.message_id}:
+            raise PossibleReplay
+        return earlier
+
     @contextmanager
-    def _answer_of(self, event: str) -> Iterator[asyncio.Future[Outbound]]:
+    def _answer_of(self, message_id: str) -> Iterator[asyncio.Future[Outbound]]:
         """Wait for the answer to a delivery. A sender that repeats it waits for the same answer."""
         if sum(each.calls for each in self._waiting.values()) >= MAX_WAITING:
             raise NotAccepted("Too many calls are waiting for their answers.")
-        waiting = self._waiting.setdefault(event, _Waiting())
+        waiting = self._waiting.setdefault(message_id, _Waiting())
         waiting.calls += 1
         try:
             yield waiting.answer
         finally:
             waiting.calls -= 1
             if not waiting.calls:
-                del self._waiting[event]
+                del self._waiting[message_id]
 
     def _report(self, hook: str, reason: str) -> None:
         now = self._monotonic()

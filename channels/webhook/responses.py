@@ -9,6 +9,8 @@ from aiohttp import web
 UNAUTHORIZED = "Only the platform that this webhook belongs to may call it."
 """The same words as for a call without any signature, which the gateway refuses before it reads the body."""
 
+SAME_BODY = "A delivery with this body came before under another id. The id is not signed, so this could be a replay."
+
 
 def accepted() -> web.Response:
     """Say that the delivery is safe. Its answer does not come with this response."""

@@ -100,6 +100,12 @@ def _verify_github(secrets: Sequence[str], headers: Mapping[str, str], body: byt
     return hashlib.sha256(body).hexdigest()
 
 
+def unsigned_id(preset: HookPreset, headers: Mapping[str, str]) -> str:
+    """Return the id of a delivery that is not signed, or "". It stays the same if the sender repeats the delivery."""
+    given = headers.get("X-GitHub-Delivery", "") if preset is HookPreset.GITHUB else ""
+    return given if _ID.fullmatch(given) else ""
+
+
 def _verify_gitlab(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> str:
     """Check a signing token, which is a key of Standard Webhooks, or an older secret token, which is sent as it is."""
     keys = [signing_key(secret) for secret in secrets if secret.startswith(SIGNING_KEY)]
@@ -108,9 +114,12 @@ def _verify_gitlab(secrets: Sequence[str], headers: Mapping[str, str], body: byt
         return _verify_standard(keys, headers, body, now)
     hashlib.sha256(body).digest()  # Takes the time of a signature.
     _require_match((token.encode() for token in tokens), [headers.get("X-Gitlab-Token", "")])
-    # GitLab repeats a call with the same key. Versions before 17.4 have only the id of the event.
-    delivery = headers.get("Idempotency-Key") or headers.get("X-Gitlab-Event-UUID") or ""
-    return delivery if _ID.fullmatch(delivery) else ""
+    # GitLab repeats a call with the same key. Versions before 17.4 have only the id of the event, which several calls
+    # share if one leads to the other.
+    key, event = headers.get("Idempotency-Key", ""), headers.get("X-Gitlab-Event-UUID", "")
+    if _ID.fullmatch(key):
+        return key
+    return f"{event}-{hashlib.sha256(body).hexdigest()}" if _ID.fullmatch(event) else ""
 
 
 def _verify_stripe(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> str:

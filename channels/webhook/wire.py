@@ -40,7 +40,15 @@ def event_id(name: str, hook: HookSettings, delivery: str, payload: Json, body: 
 
 
 def to_inbound(
-    name: str, hook: HookSettings, payload: Json, *, event: str, channel: str, sent_at: datetime, max_chars: int
+    name: str,
+    hook: HookSettings,
+    payload: Json,
+    *,
+    event: str,
+    unsigned_id: str = "",
+    channel: str,
+    sent_at: datetime,
+    max_chars: int,
 ) -> Inbound:
     """Return the message of a call. Raises `NoCallbackUrl`."""
     address = Address(
@@ -58,7 +66,7 @@ def to_inbound(
         event_id=event,
         text=prompt,
         sent_at=sent_at,
-        message_id=event,
+        message_id=f"{name}:{unsigned_id}" if unsigned_id else event,
         is_prompt=True,
         instructions=_INSTRUCTIONS.format(hook=name),
         answer_address=_answer_address(address, hook, payload),

@@ -127,7 +127,13 @@ class SessionBrowser:
                 lines = await self._sessions.lines(row.session, EARLIER_LINES)
                 said = [line for line in lines if line.turn == turn and line.role != USER]
                 answers = _as_messages(row, turn, said)
-        return EarlierMessage(turn=turn, session=row.number, is_finished=is_finished, answers=tuple(answers))
+        return EarlierMessage(
+            turn=turn,
+            session=row.number,
+            message_id=row.inbound.message_id,
+            is_finished=is_finished,
+            answers=tuple(answers),
+        )
 
     def commands(self, address: Address | None = None, sender: Sender | None = None) -> list[CommandInfo]:
         return [

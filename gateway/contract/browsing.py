@@ -75,11 +75,12 @@ class EarlierMessage:
     """What became of a message that was delivered before, for a client that sends it again.
 
     `turn` and `session` are those in which it is answered; None for a command that was answered at once, and about two
-    days later. `answers` are those of the agent.
+    days later. `message_id` is the one that it had the first time. `answers` are those of the agent.
     """
 
     turn: str | None = None
     session: int | None = None
+    message_id: str | None = None
     is_finished: bool = True
     answers: tuple[SentMessage, ...] = ()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.webhook.channel import MAX_WAITING
 from gateway.agent.protocol import TextDelta
@@ -82,6 +83,22 @@ async def test_each_sender_is_recognised_and_repeats_are_not_run_again(tmp_path:
                 assert found["status"] == ("duplicate" if number or attempt else "answered")
                 assert "hello" in found["text"], "the answer of the first time"
     assert transcript_text(tmp_path).count("heard: ") == 1
+
+
+@pytest.mark.parametrize("answer", ["none", "sync"])
+async def test_another_delivery_of_github_with_the_same_body_is_not_lost_in_silence(
+    tmp_path: Path, answer: str
+) -> None:
+    """Its id is not signed, so it may be a replay. GitHub shows the refusal to the people who can send it again."""
+    async with listening(configured(tmp_path, {"ci": hook("github", answer=answer)})) as (_, caller):
+        caller.preset = "github"
+        await caller.call("ci", {"action": "started"}, delivery="d1")
+        with capture_logs() as logs:
+            status, found = await caller.call("ci", {"action": "started"}, delivery="d2")
+            assert (status, "could be a replay" in found["detail"]) == (409, True)
+            assert (await caller.call("ci", {"action": "started"}, delivery="d1"))[1]["status"] == "duplicate"
+        assert [log["hook"] for log in logs if log["event"] == "hook_call_rejected"] == ["ci"]
+    assert transcript_text(tmp_path).count("started") <= 2, "the prompt, and its echo in the answer"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -137,8 +137,15 @@ def test_a_signing_token_of_gitlab_is_never_accepted_as_a_plain_one() -> None:
 def test_gitlab_names_a_delivery_by_its_key_and_older_versions_by_the_event() -> None:
     token = {"X-Gitlab-Token": SECRETS["gitlab"]}
     assert check("gitlab", {**token, "Idempotency-Key": "k", "X-Gitlab-Event-UUID": "e"}) == "k"
-    assert check("gitlab", {**token, "X-Gitlab-Event-UUID": "e"}) == "e"
+    assert check("gitlab", {**token, "Idempotency-Key": "not one\tid", "X-Gitlab-Event-UUID": "e"}).startswith("e-")
     assert check("gitlab", token) == ""
+
+
+def test_calls_of_an_older_gitlab_that_share_the_id_of_an_event_are_told_apart() -> None:
+    """A call that an earlier call has led to has the same id, says GitLab's documentation."""
+    headers = {"X-Gitlab-Token": SECRETS["gitlab"], "X-Gitlab-Event-UUID": "e"}
+    assert check("gitlab", headers, b"{}") == check("gitlab", headers, b"{}")
+    assert check("gitlab", headers, b"{}") != check("gitlab", headers, b"[]")
 
 
 @given(st.binary(max_size=200), st.text("abcDEF_-0123", min_size=1, max_size=40), st.integers(0, 10**11))
