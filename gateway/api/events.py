@@ -1,17 +1,20 @@
 """Live events of a session, as server-sent events: new messages, streamed text, approvals and changes of the status.
 
-Each session with readers has one `SessionEvents`, which encodes every event once. A reader that falls behind loses its
-queue and reads what it has missed from the transcript. So a slow reader delays no one and costs little memory.
+Each session with readers has one `SessionEvents`, which encodes every event once and writes it to the sockets of all of
+them. That wakes no task, since most of the cost of a task would come again for each reader. A reader that falls behind
+gets nothing more until it has read what it has missed from the transcript. So a slow reader delays no one and costs
+little memory.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager
 from http import HTTPStatus
+from typing import NamedTuple, Self
 
 import msgspec
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from gateway.api.message_mapping import LOOK_BACK, MessageMapper
 from gateway.api.types import EventName
@@ -22,14 +25,14 @@ from gateway.sessions import Entry, SessionManager, SessionMeta, entries
 log = structlog.get_logger()
 
 KEEPALIVE = 15.0
-"""Seconds after which a silent stream sends a comment, so that proxies keep it open and lost clients are noticed."""
+"""Seconds between two comments in a stream, so that proxies keep it open and lost clients are noticed."""
 WRITE_TIMEOUT = 60.0
 """Seconds that a client may take to read what was sent to it. Then its connection is cut."""
-MAX_QUEUED_BYTES = 256 * 1024
-MAX_QUEUED_EVENTS = 1_000
+MAX_UNSENT_BYTES = 64 * 1024
+"""Bytes that the socket of a reader may not have taken yet, before the reader falls behind."""
 TEXT_PACE = 0.03
 """Seconds between two events with streamed text, for few readers."""
-TEXT_PACE_PER_READER = 0.0004
+TEXT_PACE_PER_READER = 0.0002
 """Seconds that each reader adds to that, so that a crowd of readers costs a tenth of the processor at most."""
 
 _encode = msgspec.json.Encoder().encode
@@ -55,60 +58,67 @@ def position_of(session_id: str, last_event_id: str) -> int:
     return int(seq)
 
 
-class EventQueue:
-    """The queue of one reader. When it is full, it is emptied, and the reader falls behind."""
+class EventBlock(NamedTuple):
+    """Events that are written together. `seq` is that of the last entry that they are about, or 0."""
 
-    def __init__(self) -> None:
-        self._queue: list[bytes] = []
-        self._bytes = 0
-        self._last_seq = 0
-        self._wake = asyncio.Event()
-        self.is_behind = True
-        """The reader has to read the transcript before it takes more events."""
+    data: bytes
+    chunk: bytes
+    """The same for a chunked response."""
+    seq: int
+
+    @classmethod
+    def of(cls, data: bytes, seq: int = 0) -> Self:
+        return cls(data, b"%x\r\n%b\r\n" % (len(data), data), seq)
+
+
+_KEEPALIVE_COMMENT = EventBlock.of(b": keepalive\n\n")
+
+
+class EventReader:
+    """The open stream of one client. Events are written while it `is_live`; the rest is up to `EventStreams.serve`."""
+
+    def __init__(self, transport: asyncio.Transport, position: int, *, is_chunked: bool) -> None:
+        self._transport = transport
+        self._is_chunked = is_chunked
+        self._needs_attention = asyncio.Event()
+        self.position = position
+        """The seq of the last entry that the client has got."""
+        self.is_live = False
+        """Whether the client has got everything so far, so that it gets new events as they come."""
         self.is_closed = False
 
-    def put(self, data: bytes, seq: int = 0) -> None:
-        """Queue an event, with the seq of its entry if it has one."""
-        if self.is_behind:
+    def write(self, block: EventBlock) -> None:
+        """Write events to the socket. If the client does not read fast enough, it falls behind instead."""
+        if not self.is_live or self._transport.is_closing():
             return
-        self._queue.append(data)
-        self._last_seq = max(self._last_seq, seq)
-        self._bytes += len(data)
-        if self._bytes > MAX_QUEUED_BYTES or len(self._queue) > MAX_QUEUED_EVENTS:
-            self.take()
-            self.is_behind = True
-        self._wake.set()
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.fall_behind()
+            return
+        self._transport.write(block.chunk if self._is_chunked else block.data)
+        self.position = max(self.position, block.seq)
+
+    def go_live(self, position: int) -> None:
+        """Give the client new events as they come, after it has got those up to `position`."""
+        self.position = position
+        self.is_live = True
 
     def fall_behind(self) -> None:
-        """Let the reader read the transcript after what is queued."""
-        self.is_behind = True
-        self._wake.set()
+        """Let the client get what follows from the transcript."""
+        self.is_live = False
+        self._needs_attention.set()
 
     def close(self) -> None:
         self.is_closed = True
-        self._wake.set()
+        self._needs_attention.set()
 
-    def is_waiting(self) -> bool:
-        """Return whether there is nothing to do but to wait for the next event."""
-        return not self.is_behind and not self.is_closed
-
-    async def wait(self, timeout: float) -> tuple[bytes, int]:  # noqa: ASYNC109 - the caller sends a keepalive after it.
-        """Return all queued events, and the last seq among them or 0.
-
-        There are none after `timeout` seconds, or when the reader is behind or closed.
-        """
-        if not self._queue and self.is_waiting():
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._wake.wait()
-        return self.take()
-
-    def take(self) -> tuple[bytes, int]:
-        taken = b"".join(self._queue), self._last_seq
-        self._queue.clear()
-        self._bytes = self._last_seq = 0
-        return taken
+    async def wait_until_behind(self) -> None:
+        """Wait until the reader falls behind or is closed, or for `KEEPALIVE` seconds. Then write a comment."""
+        self._needs_attention.clear()
+        try:
+            async with asyncio.timeout(KEEPALIVE):
+                await self._needs_attention.wait()
+        except TimeoutError:
+            self.write(_KEEPALIVE_COMMENT)
 
 
 class SessionEvents:
@@ -118,7 +128,7 @@ class SessionEvents:
         self._session_id = session_id
         self.following = ExitStack()
         """Ends the following of the session when it is closed."""
-        self.readers: set[EventQueue] = set()
+        self.readers: set[EventReader] = set()
         self.mapper: MessageMapper | None = None
         """Has seen the transcript up to now. None until the first reader has read that."""
         self._deltas: list[str] = []
@@ -126,13 +136,13 @@ class SessionEvents:
         self._timer: asyncio.TimerHandle | None = None
 
     def on_entries(self, added: Sequence[Entry]) -> None:
-        self.flush_text()  # The text of an entry must not overtake its last pieces.
+        events = self._take_text()  # The text of an entry must not overtake its last pieces.
         if self.mapper is None:  # All readers are still behind, and find these entries in the transcript.
             return
         for entry in added:
-            if (data := entry_event(self.mapper, self._session_id, entry)) is not None:
-                for reader in self.readers:
-                    reader.put(data, entry.seq)
+            if (event := entry_event(self.mapper, self._session_id, entry)) is not None:
+                events.append(event)
+        self._write(events, added[-1].seq if added else 0)
 
     def on_text(self, turn: str, delta: str) -> None:
         if turn != self._turn:
@@ -149,14 +159,24 @@ class SessionEvents:
 
     def flush_text(self) -> None:
         """Send the pieces of text that have come since the last time."""
+        self._write(self._take_text())
+
+    def _take_text(self) -> list[bytes]:
+        """Return an event with the pieces of text that have come since the last time, if there are any."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._deltas:
-            data = sse("delta", {"turn": self._turn, "text": "".join(self._deltas)})
-            self._deltas.clear()
+        if not self._deltas:
+            return []
+        event = sse("delta", {"turn": self._turn, "text": "".join(self._deltas)})
+        self._deltas.clear()
+        return [event]
+
+    def _write(self, events: Sequence[bytes], seq: int = 0) -> None:
+        if events:
+            block = EventBlock.of(b"".join(events), seq)
             for reader in self.readers:
-                reader.put(data)
+                reader.write(block)
 
 
 def entry_event(mapper: MessageMapper, session_id: str, entry: Entry) -> bytes | None:
@@ -202,68 +222,73 @@ class EventStreams:
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         )
+        if request.version >= HttpVersion11:
+            response.enable_chunked_encoding()
         await response.prepare(request)
-        with self._joined(session) as (events, reader):
+        if (transport := request.transport) is None:
+            raise ConnectionResetError("The client has gone.")
+        reader = EventReader(transport, position, is_chunked=response.chunked)
+        with self._joined(session, reader) as events:
             try:
-                await _send(response, b"retry: 1000\n\n")
+                await _send(request, response, b"retry: 1000\n\n")  # The header is sent with it.
                 while not reader.is_closed and may_go_on():
-                    data, seq = await reader.wait(KEEPALIVE)
-                    if data or reader.is_waiting():
-                        await _send(response, data or b": keepalive\n\n")
-                        position = max(position, seq)
-                    if reader.is_behind:
-                        position = await self._catch_up(response, session, position, events, reader)
+                    if reader.is_live:
+                        await reader.wait_until_behind()
+                    else:
+                        await self._catch_up(request, response, session, events, reader)
             except (ConnectionError, TimeoutError):  # The client has gone, or does not read.
-                if request.transport is not None:
-                    request.transport.abort()
+                transport.abort()
         return response
 
     async def _catch_up(
         self,
+        request: web.Request,
         response: web.StreamResponse,
         session: SessionMeta,
-        position: int,
         events: SessionEvents,
-        reader: EventQueue,
-    ) -> int:
-        """Send the events after `position` from the transcript, and then the text that is being written."""
+        reader: EventReader,
+    ) -> None:
+        """Send the events after the position of a reader from the transcript, and then the text that is being written.
+
+        The reader is live then, or closed if the session is gone.
+        """
         mapper = MessageMapper(session.id)
         found = self._sessions.find(session.key)
-        position = min(position, found.seq) if found is not None else position
-        reached = max(0, position - LOOK_BACK)
+        if found is not None:
+            reader.position = min(reader.position, found.seq)
+        reached = max(0, reader.position - LOOK_BACK)
         try:
             while found is not None and found.id == session.id:
                 async with aclosing(self._sessions.entries_since(session.key, reached)) as source:
                     async for entry in source:
                         data, reached = entry_event(mapper, session.id, entry), entry.seq
-                        if data is not None and entry.seq > position:
-                            await _send(response, data)
+                        if data is not None and entry.seq > reader.position:
+                            await _send(request, response, data)
                 # Nothing is awaited between here and the end, so no event is lost or comes twice. If something was
                 # appended in the meantime, go on reading.
                 before, found = found, self._sessions.find(session.key)
                 if found is not None and found.seq == before.seq:
                     events.mapper = events.mapper or mapper
                     events.flush_text()  # The text below has these pieces too.
-                    reader.is_behind = False
+                    reader.go_live(found.seq)
                     if (unwritten := self._unwritten_text(session.key)) is not None and unwritten[1]:
-                        reader.put(sse("text", {"turn": unwritten[0], "text": unwritten[1]}))
-                    return found.seq
+                        reader.write(EventBlock.of(sse("text", {"turn": unwritten[0], "text": unwritten[1]})))
+                    return
         except Refused:  # It cannot be read any more.
             log.warning("event_stream_ended", session=session.key)
-        await _send(response, sse("gone", {}))
+        await _send(request, response, sse("gone", {}))
         reader.close()
-        return reached
 
     @contextmanager
-    def _joined(self, session: SessionMeta) -> Iterator[tuple[SessionEvents, EventQueue]]:
+    def _joined(self, session: SessionMeta, reader: EventReader) -> Iterator[SessionEvents]:
         """Add a reader to the events of a session, which are followed while they have readers."""
         if session.key not in self._open:
             events = self._open[session.key] = SessionEvents(session.id)
             events.following.enter_context(self._sessions.feed.followed(session.key, events))
-        events, reader = self._open[session.key], EventQueue()
+        events = self._open[session.key]
         events.readers.add(reader)
         try:
-            yield events, reader
+            yield events
         finally:
             events.readers.discard(reader)
             if not events.readers:
@@ -272,6 +297,8 @@ class EventStreams:
                 events.following.close()
 
 
-async def _send(response: web.StreamResponse, data: bytes) -> None:
+async def _send(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    """Write to the client, and wait while it does not read."""
     async with asyncio.timeout(WRITE_TIMEOUT):
         await response.write(data)
+        await request.writer.drain()

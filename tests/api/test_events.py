@@ -1,6 +1,7 @@
 """Live events: what a reader gets, how it goes on after a lost connection, and that slow readers hurt no one."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
-from gateway.api.events import MAX_QUEUED_EVENTS, EventQueue, position_of
+from gateway.api.events import MAX_UNSENT_BYTES, EventBlock, EventReader, position_of
 from gateway.contract import TokenScope
 from gateway.daemon import Daemon
 from gateway.http.responses import HttpError
@@ -201,12 +202,18 @@ def test_any_event_id_is_a_position_or_an_error(session: str, given_id: str) -> 
 
 
 async def test_a_slow_reader_falls_behind_without_growing() -> None:
-    reader = EventQueue()
-    reader.is_behind = False
-    for number in range(MAX_QUEUED_EVENTS + 10):
-        reader.put(b"x", number + 1)
-    assert reader.is_behind
-    assert await reader.wait(60.0) == (b"", 0)
+    ours, theirs = socket.socketpair()
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    reader, block = EventReader(transport, 0, is_chunked=True), EventBlock.of(b"x" * 1000, seq=1)
+    reader.go_live(0)
+    with theirs:
+        while reader.is_live:  # Until the buffers of the socket are full.
+            reader.write(block)
+        unsent = transport.get_write_buffer_size()
+        assert MAX_UNSENT_BYTES < unsent < MAX_UNSENT_BYTES + len(block.chunk)
+        reader.write(block)
+        assert transport.get_write_buffer_size() == unsent
+        transport.abort()
 
 
 async def test_a_reader_that_does_not_read_delays_no_one(tmp_path: Path) -> None:
@@ -232,6 +239,23 @@ async def test_a_reader_that_does_not_read_delays_no_one(tmp_path: Path) -> None
         finally:
             writer.close()
             await writer.wait_closed()
+
+
+async def test_a_client_of_http_1_0_gets_events_without_chunks(tmp_path: Path) -> None:
+    """Some proxies speak HTTP/1.0 to the servers behind them."""
+    async with api(settings(tmp_path), Parrot.answering) as program:
+        session = await program.start()
+        host, port = "127.0.0.1", program.daemon.server.port
+        reader, writer = await asyncio.open_connection(host, port)
+        head = f"GET /api/sessions/{session['id']}/events HTTP/1.0\r\nHost: {host}:{port}\r\n"
+        writer.write(f"{head}Authorization: Bearer {program.token}\r\n\r\n".encode())
+        assert b"chunked" not in await reader.readuntil(b"\r\n\r\n")
+        await has_readers(program, 1)
+        await program.prompt(session, "hello")
+        received = await reader.readuntil(b"event: turn\n")
+        assert {line.partition(b":")[0] for line in received.splitlines()} == {b"retry", b"", b"id", b"event", b"data"}
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_revoked_token_ends_its_streams(tmp_path: Path) -> None:
