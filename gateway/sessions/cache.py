@@ -26,6 +26,7 @@ from gateway.errors import Refused, SessionDamaged
 from gateway.sessions import entries as e
 from gateway.sessions import recovery, session
 from gateway.sessions.entries import Entry
+from gateway.sessions.feed import SessionFeed
 from gateway.sessions.history import (
     VisibleLine,
     current_summary,
@@ -175,7 +176,8 @@ class _Load(Struct):
 class SessionCache:
     """The last entries of recently used sessions. The least recently used go first, by number and by bytes.
 
-    While sessions are short, four times as many are kept, so that many new sessions at once need no reading.
+    While sessions are short, four times as many are kept, so that many new sessions at once need no reading. Each
+    session that is followed makes room for one more: a client is connected to it, and will use it.
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class SessionCache:
         disk: Disk,
         disk_thread: WorkerThread,
         clock: Callable[[], datetime],
+        feed: SessionFeed,
         *,
         max_sessions: int = 256,
         max_bytes: int = 64 * 1024 * 1024,
@@ -192,6 +195,7 @@ class SessionCache:
         self._disk = disk
         self._disk_thread = disk_thread
         self._clock = clock
+        self._feed = feed
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         self._sessions: OrderedDict[str, _CachedSession] = OrderedDict()
@@ -328,10 +332,11 @@ class SessionCache:
             log.error("transcript_restored", session=key, lost_messages=lost)
 
     def _evict(self) -> None:
+        max_sessions = self._max_sessions + self._feed.session_count
         while self._sessions and (
             self._bytes > self._max_bytes
-            or len(self._sessions) > 4 * self._max_sessions
-            or (len(self._sessions) > self._max_sessions and self._entry_count > SHORT_SESSION * self._max_sessions)
+            or len(self._sessions) > 4 * max_sessions
+            or (len(self._sessions) > max_sessions and self._entry_count > SHORT_SESSION * max_sessions)
         ):
             self.drop(next(iter(self._sessions)))
 

@@ -26,6 +26,11 @@ class SessionFeed:
     def __init__(self) -> None:
         self._followers: dict[str, list[Follower]] = {}
 
+    @property
+    def session_count(self) -> int:
+        """How many sessions are followed."""
+        return len(self._followers)
+
     @contextmanager
     def followed(self, key: str, follower: Follower) -> Iterator[None]:
         """Let `follower` follow the session while inside. It is told of everything that is committed from now on."""

@@ -60,7 +60,7 @@ class SessionStore:
         self._feed = feed or SessionFeed()
         self.disk_thread = WorkerThread("sessions")
         self.index = SessionIndex()
-        self.cache = SessionCache(self.index, disk, self.disk_thread, clock)
+        self.cache = SessionCache(self.index, disk, self.disk_thread, clock, self._feed)
         self.flusher = Flusher(disk, self.index, self.disk_thread, journal)
         self._journal = journal
         self._clock = clock

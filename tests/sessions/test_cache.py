@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -6,6 +6,8 @@ import pytest
 from gateway.aio import WorkerThread
 from gateway.sessions import entries as e
 from gateway.sessions.cache import SessionCache
+from gateway.sessions.entries import Entry
+from gateway.sessions.feed import SessionFeed
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.storage.disk import Disk
 from tests.sessions.samples import START
@@ -19,8 +21,8 @@ MakeCache = Callable[..., SessionCache]
 def make_cache(tmp_path: Path) -> Iterator[MakeCache]:
     thread = WorkerThread("test")
 
-    def make(**limits: int) -> SessionCache:
-        return SessionCache(SessionIndex(), Disk(tmp_path), thread, lambda: START, **limits)
+    def make(feed: SessionFeed | None = None, **limits: int) -> SessionCache:
+        return SessionCache(SessionIndex(), Disk(tmp_path), thread, lambda: START, feed or SessionFeed(), **limits)
 
     yield make
     thread.stop()
@@ -49,6 +51,30 @@ def test_more_sessions_are_kept_while_they_are_short(make_cache: MakeCache) -> N
     cache.put("b", [e.Clear()], 1)
     cache.put("c", [e.Clear()], 1)
     assert len(cache) == 3
+
+
+class Reader:
+    """Follows a session."""
+
+    def on_entries(self, entries: Sequence[Entry]) -> None:
+        """Ignore them."""
+
+    def on_text(self, turn: str, delta: str) -> None:
+        """Ignore it."""
+
+    def on_removed(self) -> None:
+        """Ignore it."""
+
+
+def test_more_sessions_are_kept_while_some_are_followed(make_cache: MakeCache) -> None:
+    feed = SessionFeed()
+    cache = make_cache(feed, max_sessions=2)
+    with feed.followed("a", Reader()):
+        for key in "abcd":
+            cache.put(key, LONG, 1)
+        assert len(cache) == 3
+    cache.put("e", LONG, 1)
+    assert len(cache) == 2
 
 
 def test_the_bytes_are_limited_too(make_cache: MakeCache) -> None:
