@@ -4,7 +4,17 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from config.errors import InvalidValue
 from config.secrets import context_of
-from config.types import DmScope, Flag, GroupScope, Integer, PlatformId, Slug, Table
+from config.types import (
+    PROGRAM_CHANNELS,
+    WEBHOOK_CHANNEL,
+    DmScope,
+    Flag,
+    GroupScope,
+    Integer,
+    PlatformId,
+    Slug,
+    Table,
+)
 
 _BACKLOG_LIMIT = 20
 
@@ -64,6 +74,8 @@ class SessionSettings(Table):
         names: dict[str, str] = {}
         for name, ids in links.items():
             for linked in ids:
+                if linked.partition(":")[0] in PROGRAM_CHANNELS | {WEBHOOK_CHANNEL}:
+                    raise InvalidValue(f"{linked} is a program, not a person", "remove it")
                 if names.setdefault(linked, name) != name:
                     raise InvalidValue(f"{linked} is listed for both `{names[linked]}` and `{name}`", "remove one")
         return links

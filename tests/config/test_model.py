@@ -146,6 +146,12 @@ def test_an_id_cannot_be_linked_to_two_people() -> None:
         SessionSettings(identity_links={"alice": ("telegram:1",), "bob": ("discord:1", "telegram:1")})
 
 
+def test_a_webhook_cannot_be_linked_to_a_person() -> None:
+    """It would use what the person has allowed the agent to do for good."""
+    with pytest.raises(ValidationError, match="webhook:ci is a program, not a person"):
+        SessionSettings(identity_links={"alice": ("telegram:1", "webhook:ci")})
+
+
 @pytest.mark.parametrize("given", [{}, {"command": ["x"], "url": "http://x"}])
 def test_an_mcp_server_has_either_a_command_or_a_url(given: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="command"):
