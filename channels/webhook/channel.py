@@ -44,7 +44,10 @@ MAX_WAITING = 32
 RETRY_AFTER = 5.0
 """Seconds after which a call that could not be taken now may come again."""
 REPORT_INTERVAL = 60.0
-"""Seconds between two log lines about rejected calls of one hook, so that a stranger cannot fill the log."""
+"""Seconds between two log lines about calls of one hook that were rejected for the same reason.
+
+So a stranger can neither fill the log nor keep another reason out of it.
+"""
 
 
 class PossibleReplay(Exception):
@@ -76,8 +79,8 @@ class WebhookChannel:
         self._is_enabled = True
         self._waiting: dict[str, _Waiting] = {}
         """Calls that wait for their answers, by message id."""
-        self._reported: dict[str, float] = {}
-        """When a rejected call was logged, by hook; unknown hooks are one."""
+        self._reported: dict[tuple[str, str], float] = {}
+        """When a rejected call was logged, by hook and reason; unknown hooks are one. There are few reasons."""
         # Checked in place of a hook that does not exist, so that a caller cannot tell by the time which ones do.
         self._decoy = HookSettings(secrets=(Secret(secrets.token_urlsafe(32)),))
         self.take_settings(context.settings)
@@ -234,8 +237,8 @@ class WebhookChannel:
 
     def _report(self, hook: str, reason: str) -> None:
         now = self._monotonic()
-        if now - self._reported.get(hook, -math.inf) >= REPORT_INTERVAL:
-            self._reported[hook] = now
+        if now - self._reported.get((hook, reason), -math.inf) >= REPORT_INTERVAL:
+            self._reported[hook, reason] = now
             log.warning("hook_call_rejected", hook=excerpt(hook, 64) or "unknown", reason=reason)
 
 

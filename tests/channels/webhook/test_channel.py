@@ -118,7 +118,7 @@ async def post(served: Running, name: str, headers: dict[str, str], body: bytes 
     return await served.status("POST", f"/hooks/{name}", data=body, headers=headers)
 
 
-async def test_rejected_calls_are_logged_once_a_minute_for_each_hook(tmp_path: Path) -> None:
+async def test_rejected_calls_are_logged_once_a_minute_for_each_hook_and_reason(tmp_path: Path) -> None:
     clock = Clock()
     channel = opened(Posts(), clock, ci=hook(), other=hook())
     wrong = {**sign_standard(b"{}", "d1", NOW), "webhook-signature": "v1,wrong"}
@@ -126,10 +126,12 @@ async def test_rejected_calls_are_logged_once_a_minute_for_each_hook(tmp_path: P
         with capture_logs() as logs:
             for name in ("ci", "ci", "other", "nobody", "somebody"):
                 assert await post(served, name, wrong) == 401
+            await post(served, "ci", sign_standard(b"{}", "d1", NOW - 600))
             clock.now += REPORT_INTERVAL
             await post(served, "ci", wrong)
     found = [(line["event"], line["hook"]) for line in logs]
-    assert found == [("hook_call_rejected", name) for name in ("ci", "other", "unknown", "ci")]
+    assert found == [("hook_call_rejected", name) for name in ("ci", "other", "unknown", "ci", "ci")]
+    assert "timestamp" in logs[3]["reason"], "the calls of a stranger do not hide it"
     assert not any(secret in str(logs) for secret in SECRETS.values())
 
 
