@@ -168,6 +168,8 @@ class _Load(Struct):
 
     messages: int
     reading: asyncio.Future[tuple[TranscriptTail, SessionState | None]]
+    done: asyncio.Future[None]
+    """Is done when the session is cached, or could not be read: a moment later than `reading`."""
     appended: list[Entry] = field(default_factory=list)
     appended_size: int = 0
     entries: list[Entry] = field(default_factory=list)
@@ -351,15 +353,17 @@ class SessionCache:
         # One read of a session at a time. A read that is already running is shared if it fetches enough.
         self._index.require(key)
         while (load := self._loads.get(key)) is not None and load.messages < messages:
-            await self._wait_for(key, asyncio.shield(load.reading))
+            await asyncio.shield(load.done)
+            await self._wait_for(key, load.reading)
         if load is None:
             state = self._index.require(key)
             reading = self._disk_thread.submit(_read_tail, self._disk, key, messages, state)
-            load = self._loads[key] = _Load(messages, reading)
+            load = self._loads[key] = _Load(messages, reading, asyncio.get_running_loop().create_future())
             reading.add_done_callback(partial(self._loaded, key, load))
         # Shielded: other callers may wait for the same read.
+        await asyncio.shield(load.done)
         try:
-            await asyncio.shield(load.reading)
+            load.reading.result()
         except (*LOST, OSError) as error:
             self._index.require(key)  # It may have been deleted during the read.
             refusal = self.restore_lost(key, error) if isinstance(error, LOST) else self.refuse_lost(key, error)
@@ -374,6 +378,7 @@ class SessionCache:
     ) -> None:
         """Cache a session that was read. Runs before any waiter."""
         del self._loads[key]
+        load.done.set_result(None)
         state = self._index.find(key)
         if reading.cancelled() or reading.exception() or state is None:
             return

@@ -1,15 +1,18 @@
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from gateway.aio import WorkerThread
+from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.cache import SessionCache
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
 from gateway.sessions.index import SessionIndex
 from gateway.sessions.storage.disk import Disk
+from tests.sessions.conftest import ANN, SCOPE
 from tests.sessions.samples import START
 
 LONG: list[e.Entry] = [e.Clear()] * 100
@@ -103,3 +106,20 @@ def test_putting_a_session_again_does_not_count_it_twice(make_cache: MakeCache) 
     for _ in range(5):
         cache.put("a", [], 60)
     assert cache.get("a") == []
+
+
+@pytest.mark.parametrize("messages", [10, 20])
+async def test_a_load_right_after_a_read_waits_until_that_is_cached(manager: SessionManager, messages: int) -> None:
+    """The disk thread has finished, but the event loop has not called back yet."""
+    key = (await manager.start_new(SCOPE, agent="main", origin=ANN)).key
+    await manager.append(key, [e.User(content="hello")])
+    cache = manager._store.cache  # noqa: SLF001 - the state in between is over in a moment
+    cache.drop(key)
+    first = asyncio.create_task(cache.load(key, 10))
+    await asyncio.sleep(0)
+    reading = cache._loads[key].reading  # noqa: SLF001 - as above
+    while not reading.done():  # noqa: ASYNC110 - an event would come one iteration of the loop too late.
+        await asyncio.sleep(0)
+    assert key in cache._loads  # noqa: SLF001 - as above
+    assert [entry for entry in await cache.load(key, messages) if isinstance(entry, e.User)]
+    await first
