@@ -119,7 +119,7 @@ class ProgramSessions:
         agent, repo = self._allowed(caller, agent, repo)
         opening: list[Entry] = []
         if repo is not None:
-            await self._check_repo(repo, caller)
+            await self.check_repo(repo, caller)
             opening = [entries.Workspace(value=repo)]
         async with self.room() as active:
             session_id = str(uuid4())
@@ -162,7 +162,7 @@ class ProgramSessions:
             raise invalid(f"There is no agent `{agent}`. GET /api/agents lists them.")
         return agent, repo
 
-    async def _check_repo(self, repo_id: str, caller: Caller) -> None:
+    async def check_repo(self, repo_id: str, caller: Caller) -> None:
         """Refuse a repository that does not exist, or whose folder is not where it should be."""
         repo = next((repo for repo in self._live.settings.repos if repo.name == repo_id), None)
         trouble = "it is not configured" if repo is None else await asyncio.to_thread(self._find_trouble, repo)

@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from config.types import API_CHANNEL
 from gateway.api.programs import sender_of
@@ -50,16 +51,16 @@ class Prompts:
         attachments: Sequence[Attachment] = (),
         instructions: str = "",
         key: str | None = None,
+        content: str = "",
     ) -> AcceptedPrompt:
         """Accept a prompt into `session`. When this returns, it cannot be lost, and its turn runs by itself.
 
-        With the same `key`, a prompt is accepted once in at least 48 hours. Raises `Refused`, `NotAccepted`, and
-        `KeyReused` if the key came with another prompt.
+        With the same `key`, a prompt is accepted once in at least 48 hours. `content` has to be the same then, which is
+        a digest of the prompt unless the caller has a better one. Raises `Refused`, `NotAccepted`, and `KeyReused` if
+        the key came with another prompt.
         """
         sender, now = sender_of(caller), self._now()
-        message_id = message_id or str(uuid4())
-        if key is not None:
-            message_id = str(uuid5(NAMESPACE_URL, f"gatehouse:prompt:{session.id}:{sender.id}:{key}"))
+        message_id = self.message_id(caller, session, key) if key is not None else message_id or str(uuid4())
         inbound = Inbound(
             address=Address(channel=channel, kind=PeerKind.DIRECT, peer=session.id),
             sender=sender,
@@ -71,30 +72,36 @@ class Prompts:
             is_prompt=True,
             instructions=instructions,
         )
-        seen = MarkSeen.of(inbound, now)
         # The mark of the event refuses a repeated key. This one, committed with it, tells a repetition of the same
         # prompt from another prompt with the same key.
-        content = MarkSeen(
-            channel=seen.channel,
-            account=seen.account,
-            event_id=f"{message_id}:{_digest(text, attachments, instructions)}",
-            at=now,
-        )
+        content = content or _digest(text, attachments, instructions)
+        mark = replace(MarkSeen.of(inbound, now), event_id=f"{message_id}:{content}")
         try:
             job = await self._intake.accept_prompt(
                 inbound,
                 Routed(agent=session.agent, scope=session.scope),
                 into=session.key,
-                also=[content] if key is not None else [],
+                also=[mark] if key is not None else [],
             )
         except (Duplicate, Refused):
             # A repetition gets its old answer even if the session has ended since, or its queue is full.
-            if key is None or not await self._spool.was_seen(seen):
+            if key is None or not await self.was_accepted(message_id, content, channel=channel):
                 raise
-            if not await self._spool.was_seen(content):
-                raise KeyReused from None
             return AcceptedPrompt(message_id=message_id, at=now, job=None)
         return AcceptedPrompt(message_id=message_id, at=now, job=job)
+
+    def message_id(self, caller: Caller, session: SessionMeta, key: str) -> str:
+        """Return the id that a prompt with this key has."""
+        return str(uuid5(NAMESPACE_URL, f"gatehouse:prompt:{session.id}:{sender_of(caller).id}:{key}"))
+
+    async def was_accepted(self, message_id: str, content: str, *, channel: str = API_CHANNEL) -> bool:
+        """Return whether a prompt with a key was accepted before. Raises `KeyReused` if its content was another."""
+        mark = MarkSeen(channel=channel, account="default", event_id=message_id, at=self._now())
+        if not await self._spool.was_seen(mark):
+            return False
+        if not await self._spool.was_seen(replace(mark, event_id=f"{message_id}:{content}")):
+            raise KeyReused from None
+        return True
 
 
 def _digest(text: str, attachments: Sequence[Attachment], instructions: str) -> str:
