@@ -13,7 +13,6 @@ from gateway.api.programs import sender_of
 from gateway.contract import Address, Attachment, Caller, Inbound, PeerKind
 from gateway.errors import Refused
 from gateway.inbound.intake import Intake
-from gateway.job import Job
 from gateway.routing import Routed
 from gateway.sessions import SessionMeta
 from gateway.spool import Duplicate, MarkSeen, Spool
@@ -27,11 +26,11 @@ class KeyReused(Refused):
 
 
 class AcceptedPrompt(Struct, frozen=True, kw_only=True):
-    """`job` is None if the prompt had been accepted before, with the same key."""
+    """`turn` is the turn that answers the prompt. It is None if that is too long ago to be known."""
 
     message_id: str
     at: datetime
-    job: Job | None
+    turn: str | None
 
 
 class Prompts:
@@ -87,12 +86,20 @@ class Prompts:
             # A repetition gets its old answer even if the session has ended since, or its queue is full.
             if key is None or not await self.was_accepted(message_id, content, channel=channel):
                 raise
-            return AcceptedPrompt(message_id=message_id, at=now, job=None)
-        return AcceptedPrompt(message_id=message_id, at=now, job=job)
+            return await self.find(session, message_id, channel=channel)
+        return AcceptedPrompt(message_id=message_id, at=now, turn=job.turn)
 
     def message_id(self, caller: Caller, session: SessionMeta, key: str) -> str:
         """Return the id that a prompt with this key has."""
         return str(uuid5(NAMESPACE_URL, f"gatehouse:prompt:{session.id}:{sender_of(caller).id}:{key}"))
+
+    async def find(self, session: SessionMeta, message_id: str, *, channel: str = API_CHANNEL) -> AcceptedPrompt:
+        """Return a prompt that was accepted before, so that its repetition gets the same response."""
+        address = Address(channel=channel, kind=PeerKind.DIRECT, peer=session.id)
+        row = await self._spool.find_message(address, message_id)
+        if row is None:
+            return AcceptedPrompt(message_id=message_id, at=self._now(), turn=None)
+        return AcceptedPrompt(message_id=message_id, at=row.inbound.sent_at, turn=row.turn)
 
     async def was_accepted(self, message_id: str, content: str, *, channel: str = API_CHANNEL) -> bool:
         """Return whether a prompt with a key was accepted before. Raises `KeyReused` if its content was another."""

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
@@ -19,17 +20,18 @@ from gateway.api.message_mapping import LOOK_BACK, MessageMapper, all_messages
 from gateway.api.operation import ApiCall, invalid
 from gateway.api.overview import repo_info, token_count
 from gateway.api.program_sessions import ProgramSessions
-from gateway.api.prompts import KeyReused, Prompts
+from gateway.api.prompts import AcceptedPrompt, KeyReused, Prompts
 from gateway.contract import Attachment, Caller, TokenScope
-from gateway.errors import Refused
 from gateway.files.store import folder_of
 from gateway.files.uploads import FileRoutes
 from gateway.http.responses import HttpError
+from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.sessions import SessionEnded, SessionManager, SessionMeta, SessionStatus
+from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.directory import SessionFilter, SessionPage
 from gateway.sessions.export import JsonExport, MarkdownExport, export_pieces, undone_turns
+from gateway.text import clean
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Decision
 
@@ -157,23 +159,40 @@ class SessionApi:
         if not body.text.strip() and not body.attachments:
             raise invalid("The prompt is empty. Send a text, or attachments.")
         key = call.request.headers.get("Idempotency-Key")
-        attachments = [await self._receive(file) for file in body.attachments]
         try:
-            accepted = await self._prompts.accept(call.caller, session, body.text, attachments=attachments, key=key)
+            accepted = await self._accept(call.caller, session, body, key)
         except KeyReused as reuse:
             raise invalid(str(reuse)) from reuse
-        except SessionEnded:
-            raise
-        except Refused as full:
-            raise HttpError(HTTPStatus.TOO_MANY_REQUESTS, str(full), headers=_SLOW_DOWN) from full
+        except QueueFull as full:
+            raise HttpError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{full.waiting} prompts are already waiting for an answer. Try again later.",
+                headers=_SLOW_DOWN,
+            ) from full
         return t.ApiMessage(
             id=accepted.message_id,
             session_id=session.id,
             role="user",
-            content=t.TextContent(text=body.text, partial=False),
+            content=t.TextContent(text=clean(body.text), partial=False),
             timestamp=accepted.at,
-            turn=accepted.job.turn if accepted.job is not None else None,
+            turn=accepted.turn,
         )
+
+    async def _accept(
+        self, caller: Caller, session: SessionMeta, body: t.PromptBody, key: str | None
+    ) -> AcceptedPrompt:
+        content = hashlib.sha256(_encode(body)).hexdigest()
+        try:
+            attachments = [await self._receive(file) for file in body.attachments]
+        except HttpError:
+            # An uploaded file can be sent once. So in a repetition of its prompt, it is not found.
+            if key is None:
+                raise
+            message_id = self._prompts.message_id(caller, session, key)
+            if not await self._prompts.was_accepted(message_id, content):
+                raise
+            return await self._prompts.find(session, message_id)
+        return await self._prompts.accept(caller, session, body.text, attachments=attachments, key=key, content=content)
 
     async def _receive(self, file: t.PromptFile) -> Attachment:
         if (file.ref is None) == (file.data is None):

@@ -32,6 +32,17 @@ OTHERS_FIRST = "One moment, I'm answering others first."
 INTERRUPTED = "Interrupted by your next message."
 
 
+class QueueFull(Refused):
+    """`waiting` messages wait already, in this session or in all of them."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(
+            f"{waiting} messages are already waiting for an answer. "
+            "Wait for some of them, or send /stop to drop those of this chat."
+        )
+        self.waiting = waiting
+
+
 class Inbox:
     """`lanes` has the jobs of each session; `readings` has the commands that read transcripts, by scope."""
 
@@ -71,7 +82,7 @@ class Inbox:
         """Commit a message, or a command that is not run at intake, and put it into its lane; or do neither.
 
         The message goes into the active session of its scope, or into the session with the key `into`. `also` is
-        committed with it. Raises `Refused` if too many messages are waiting. The caller holds the lock of the scope.
+        committed with it. Raises `QueueFull` if too many messages are waiting. The caller holds the lock of the scope.
         """
         scope = routed.scope
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
@@ -136,10 +147,7 @@ class Inbox:
             try:
                 lanes.check_room(lane)
             except LaneFull as full:
-                raise Refused(
-                    f"{full.waiting} messages are already waiting for an answer. "
-                    "Wait for some of them, or send /stop to drop those of this chat."
-                ) from full
+                raise QueueFull(full.waiting) from full
             if not is_reading and lanes.is_busy(lane):
                 why_waiting = None if rules.busy is BusyMode.INTERRUPT else WAITS
             elif not is_reading and not self._has_slot():

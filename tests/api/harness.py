@@ -56,6 +56,14 @@ class Api:
         assert status == 202, message
         return message
 
+    async def upload(self, name: str, content: bytes) -> Json:
+        url = f"{self.daemon.server.url}/api/files?name={name}"
+        headers = {**self.authorization, "Content-Type": "application/octet-stream"}
+        async with self.http.post(url, data=content, headers=headers) as response:
+            stored: Json = await response.json(content_type=None)
+            assert response.status == 200, stored
+            return stored
+
     async def read(self, session: Json) -> Json:
         status, detail = await self.call("GET", f"/api/sessions/{session['id']}")
         assert status == 200, detail
@@ -68,10 +76,10 @@ class Api:
 
     async def answered(self, session: Json, turns: int = 1) -> list[tuple[str, str]]:
         """Wait until so many turns have ended, and return the texts."""
-        await until(lambda: self._has_ended(session, turns))
+        await until(lambda: self.has_ended(session, turns))
         return await self.texts(session)
 
-    async def _has_ended(self, session: Json, turns: int) -> bool:
+    async def has_ended(self, session: Json, turns: int) -> bool:
         found = await self.daemon.sessions.directory.find(session["id"])
         return found is not None and found.turns >= turns and not self.daemon.lanes.is_busy(found.key)
 
