@@ -28,6 +28,18 @@ class TurnOutcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+class FailureCause(StrEnum):
+    """Why a turn has failed, for programs. People read the sentence of the `System` entry before its end."""
+
+    MODEL = "model"
+    LIMIT = "limit"
+    """The turn, or the person, has used up the tokens that the settings allow."""
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """The gateway has refused to run it."""
+    BUG = "bug"
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The chat in which a session was started."""
 
@@ -231,6 +243,7 @@ class Activated(Entry, frozen=True, kw_only=True, tag="activated"):
 class TurnEnd(Entry, frozen=True, kw_only=True, tag="turn_end"):
     outcome: TurnOutcome
     reason: str = ""
+    """A `FailureCause`, if it is known why the turn has failed."""
 
 
 class Checkpoint(Entry, frozen=True, kw_only=True, tag="checkpoint"):

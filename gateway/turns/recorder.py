@@ -159,7 +159,7 @@ class TurnRecorder:
             *([] if state.has_begun else state.opening_entries()),
             *(entries.ToolResult(tool_use_id=call, output=reason, is_error=True) for call in state.calls),
             *_last_entries(state, unwritten),
-            entries.TurnEnd(outcome=outcome),
+            entries.TurnEnd(outcome=outcome, reason=state.cause or ""),
         ]
         session = self._sessions.find(job.session) if state.is_final else None
         if session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE:

@@ -27,6 +27,7 @@ from gateway.outbound.draft_stream import DraftStream
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders.reminders import Reminders
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
+from gateway.sessions.entries import FailureCause
 from gateway.sessions.history import to_messages
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -34,6 +35,7 @@ from gateway.turns.compaction import CONVERSATION, CompactionRequest, Compactor
 from gateway.turns.context import TurnContext
 from gateway.turns.recorder import TurnRecorder
 from gateway.turns.state import TurnState
+from gateway.turns.usage import LimitReached
 
 log = structlog.get_logger()
 
@@ -112,19 +114,21 @@ class TurnRunner:
                 state.end(TurnOutcome.STOPPED, ACCESS_LOST)
             except TimeoutError:
                 details = self._for_owners(state, f"gateway.turn_timeout is {limit:g} seconds.")
-                state.end(
-                    TurnOutcome.FAILED, f"This took longer than {limit:g} seconds, so I stopped.", details=details
-                )
+                reason = f"This took longer than {limit:g} seconds, so I stopped."
+                state.end(TurnOutcome.FAILED, reason, cause=FailureCause.TIMEOUT, details=details)
             except Refused as refusal:
-                state.end(TurnOutcome.FAILED, str(refusal))
+                cause = FailureCause.LIMIT if isinstance(refusal, LimitReached) else FailureCause.REFUSED
+                state.end(TurnOutcome.FAILED, str(refusal), cause=cause)
             except ProviderFailed as failure:
                 state.is_final = isinstance(failure, ModelUnavailable)
-                state.end(TurnOutcome.FAILED, str(failure), details=self._for_owners(state, failure.details))
+                details = self._for_owners(state, failure.details)
+                state.end(TurnOutcome.FAILED, str(failure), cause=FailureCause.MODEL, details=details)
             # One turn's bug must not end the others, nor leave its sender without an answer.
             except Exception as crash:
                 log.exception("turn_crashed")
                 where = f"{type(crash).__name__}. See turn_crashed in the log, with turn {job.turn}."
-                state.end(TurnOutcome.FAILED, OUR_FAULT, details=self._for_owners(state, where))
+                details = self._for_owners(state, where)
+                state.end(TurnOutcome.FAILED, OUR_FAULT, cause=FailureCause.BUG, details=details)
             finally:
                 if job.turn in self._reactions.waiting:  # It was cancelled before it had a slot.
                     self._reactions.remove(job.turn)

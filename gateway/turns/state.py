@@ -36,6 +36,8 @@ class TurnState(Struct, kw_only=True):
     """None while the turn runs."""
     note: str = ""
     """A sentence that says why the turn ended without an answer. It is not part of the conversation."""
+    cause: entries.FailureCause | None = None
+    """Why it has failed, for programs."""
     details: str = ""
     """The cause in technical words. Only set if everyone who gets the answer is an owner."""
     is_final: bool = False
@@ -82,10 +84,13 @@ class TurnState(Struct, kw_only=True):
         """Whether it has written a part of its answer."""
         return any(text.strip() for text in (*self.written, *self.streaming))
 
-    def end(self, outcome: TurnOutcome, reason: str, *, details: str = "") -> None:
+    def end(
+        self, outcome: TurnOutcome, reason: str, *, cause: entries.FailureCause | None = None, details: str = ""
+    ) -> None:
         """Set how the turn ends without an answer. The text so far stays, and `reason` follows it."""
         self.outcome = outcome
         self.note = reason
+        self.cause = cause
         self.details = details
 
     def opening_entries(self) -> list[Entry]:

@@ -103,6 +103,10 @@ class DailyUsage:
         return await self._spool.usage(day), await self._spool.top_usage(day, limit=limit)
 
 
+class LimitReached(Refused):
+    """The turn or the person has used up the tokens that the settings allow."""
+
+
 class TurnUsage:
     """Tokens that one turn has used. They are committed together with the turn's entries."""
 
@@ -130,17 +134,17 @@ class TurnUsage:
         """Tokens of the last request and its answer: how full the context is."""
 
     async def check_limits(self) -> None:
-        """Raise `Refused` if the turn or the person has no tokens left for another request."""
+        """Raise `LimitReached` if the turn or the person has no tokens left for another request."""
         limit = self._limits.tokens_per_turn
         if limit and self._total >= limit:
-            raise Refused(
+            raise LimitReached(
                 f"I stopped: this answer has used {self._total:,} of {limit:,} tokens. "
                 "Try asking for less at once. The bot's operator can raise limits.tokens_per_turn."
             )
         limit = self._limits.tokens_per_user_per_day
         used = (await self._daily.today(self.person)).tokens if limit else 0
         if limit and used >= limit:
-            raise Refused(
+            raise LimitReached(
                 f"You've reached today's limit ({used:,} of {limit:,} tokens). It resets at 00:00 UTC. "
                 "The bot's operator can raise limits.tokens_per_user_per_day."
             )

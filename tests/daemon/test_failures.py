@@ -13,12 +13,13 @@ from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
 from gateway.contract import Address, PeerKind, Sender
 from gateway.daemon import Daemon
-from gateway.errors import ProviderFailed
+from gateway.errors import ProviderBusy, ProviderFailed, Refused
 from gateway.sessions import entries
 from gateway.spool import SpoolFull
 from gateway.turns.approvals import Approvals
+from gateway.turns.usage import LimitReached
 from tests.agent.wire import OPENAI
-from tests.daemon.harness import Slow, ask, gateway, settings, transcript_entries
+from tests.daemon.harness import Slow, ask, gateway, settings, transcript_entries, transcript_json
 from tests.daemon.models import said, talking
 
 OTHERS_OFF = {"web": {"enabled": False}, "terminal": {"enabled": False}}
@@ -177,3 +178,19 @@ async def test_a_session_whose_file_is_gone_is_reported_and_replaced(
             await chat.say("still there?")
             texts.append((await chat.hear_message()).text)
         assert texts[-1] == "Half an answer."
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [
+        (ProviderFailed("No."), "model"),
+        (ProviderBusy("Later."), "model"),
+        (LimitReached("Enough."), "limit"),
+        (Refused("Not this."), "refused"),
+        (RuntimeError("A bug."), "bug"),
+    ],
+)
+async def test_the_transcript_says_why_a_turn_failed(tmp_path: Path, failure: Exception, cause: str) -> None:
+    async with gateway(settings(tmp_path), lambda daemon: use(daemon, Scripted(failure))) as (_, chat):
+        await ask(chat, "hello")
+    assert [entry["reason"] for entry in transcript_json(tmp_path) if entry["type"] == "turn_end"] == [cause]
