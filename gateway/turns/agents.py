@@ -158,12 +158,16 @@ class AgentRegistry:
         agent = self._agents.get(session.agent) or self._agents.get(bound)
         if agent is None:
             raise Refused(f"The agent {bound} no longer exists. Resend your message, and another agent will answer.")
-        workspace = self._repos.get(session.workspace or "") or self._workspace(agent.name, session.scope)
+        agent = self.in_scope(agent.name, session.scope, repo=session.workspace)
         # A model is chosen for one agent. It does not carry over to another.
         if session.model is None or session.agent != agent.name:
-            return replace(agent, workspace=workspace)
-        info = agent.about(session.model)
-        return replace(agent, workspace=workspace, model=session.model, chosen_model=session.model, info=info)
+            return agent
+        return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
+
+    def in_scope(self, name: str, scope: str, *, repo: str | None = None) -> ConfiguredAgent:
+        """Return an agent with the workspace that it has in `scope`, or with the repository `repo`."""
+        workspace = self._repos.get(repo or "") or self._workspace(name, scope)
+        return replace(self._agents[name], workspace=workspace)
 
     def _workspace(self, agent: str, scope: str) -> AgentWorkspace:
         return self._shared.get(agent) or workspace_of(self._root, agent, self._modes[agent], scope)

@@ -17,7 +17,7 @@ from gateway.agent.protocol import Prompt
 from gateway.agent.senders import sanitize_name
 from gateway.agent.toolbox.notes import load_notes
 from gateway.bounded import BoundedDict
-from gateway.contract import PeerKind
+from gateway.contract import Inbound, PeerKind
 from gateway.conversation import Message
 from gateway.files.pictures import with_pictures
 from gateway.files.store import FileStore
@@ -176,9 +176,9 @@ class TurnContext:
         """Return the time in the configured time zone."""
         return self._now().astimezone(self._live.settings.gateway.zone)
 
-    def notes_path(self, job: Job) -> Path:
-        """Return the notes file of the conversation that `job` belongs to."""
-        return _notes_file(self._notes_folder, job.scope)
+    def notes_path(self, scope: str) -> Path:
+        """Return the notes file of a scope."""
+        return _notes_file(self._notes_folder, scope)
 
     async def choose_agent(self, job: Job) -> tuple[ConfiguredAgent, MeteredProvider]:
         """Return the agent that answers, and its provider, charged to the sender."""
@@ -190,7 +190,8 @@ class TurnContext:
         provider = self._meter.open_provider(
             agent,
             person_of(self._live.settings, job.inbound),
-            names_senders=self._is_shared(job),
+            # The model has to know who wrote what if several people may write in the session.
+            names_senders=is_shared(self._live, job.inbound.address, job.inbound.sender),
             summarize=partial(self._summarize, job, agent),
         )
         return agent, provider
@@ -200,25 +201,12 @@ class TurnContext:
 
         The messages of the turn are read from the transcript, so they must have been committed.
         """
-        notes = await self.notes.text(self.notes_path(job))
+        # The system prompt and the older messages are the same in each turn of a day, so providers can cache them.
+        system = await self.system_prompt(job.inbound, job.scope, agent)
         before, turn = await self._sessions.split_history(job.session, turn=job.turn)
-        address, sender, today = job.inbound.address, job.inbound.sender, self.now()
-        facts = PromptFacts(
-            agent=agent.name,
-            channel=address.channel,
-            chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
-            sender="" if self._is_shared(job) else sanitize_name(sender.name or sender.id),
-            workspace=agent.workspace.name,
-            date=f"{today:%A, %Y-%m-%d}",
-            zone=today.tzname() or "",
-        )
         messages: Sequence[Message] = [*before, *turn]
         if any(message.pictures for message in messages):
             messages = await with_pictures(messages, self._store, sees=agent.info.sees_images)
-        # The system prompt and the older messages are the same in each turn of a day, so providers can cache them.
-        system = system_prompt(agent.system, facts, notes)
-        if job.inbound.instructions:
-            system = f"{system}\n\n{job.inbound.instructions}"
         prompt = Prompt(
             system=system,
             messages=messages,
@@ -227,13 +215,25 @@ class TurnContext:
         )
         return prompt, len(before)
 
+    async def system_prompt(self, inbound: Inbound, scope: str, agent: ConfiguredAgent) -> str:
+        """Return the system prompt for a message of `scope`, with the notes of the scope and its instructions."""
+        notes = await self.notes.text(self.notes_path(scope))
+        address, sender, today = inbound.address, inbound.sender, self.now()
+        facts = PromptFacts(
+            agent=agent.name,
+            channel=address.channel,
+            chat="a direct chat" if address.kind is PeerKind.DIRECT else f"a {address.kind}",
+            sender="" if is_shared(self._live, address, sender) else sanitize_name(sender.name or sender.id),
+            workspace=agent.workspace.name,
+            date=f"{today:%A, %Y-%m-%d}",
+            zone=today.tzname() or "",
+        )
+        system = system_prompt(agent.system, facts, notes)
+        return f"{system}\n\n{inbound.instructions}" if inbound.instructions else system
+
     async def _summarize(self, job: Job, agent: ConfiguredAgent) -> Sequence[Message]:
         person = person_of(self._live.settings, job.inbound)
         request = CompactionRequest(session=job.session, agent=agent, person=person, keep=OVERFLOW)
         await self._compactor.compact(request)
         before, _ = await self._sessions.split_history(job.session, turn=job.turn)
         return before
-
-    def _is_shared(self, job: Job) -> bool:
-        """Whether several people may write in the session, so that the model has to know who wrote what."""
-        return is_shared(self._live, job.inbound.address, job.inbound.sender)

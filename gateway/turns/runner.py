@@ -77,7 +77,8 @@ class TurnRunner:
         self._slots = slots
         self._started = context.now()
         self._answered_sessions = BoundedDict[str, None](MAX_ANSWERED_SESSIONS)
-        self._workspace_locks = WorkspaceLocks()
+        self.workspace_locks = WorkspaceLocks()
+        """Shared by everything that runs tools."""
         self._running: dict[str, TurnState] = {}
         self.is_suspending = False
         """Whether turns that are cancelled now continue after the next start."""
@@ -189,9 +190,9 @@ class TurnRunner:
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
-            locks=self._workspace_locks,
+            locks=self.workspace_locks,
             attachments=self._files.store.folder(job.session),
-            notes=self._context.notes_path(job),
+            notes=self._context.notes_path(job.scope),
             now=self._context.now,
             send_file=outgoing.add,
             remind=partial(self._reminders.make, job),
@@ -237,7 +238,7 @@ class TurnRunner:
                         pass  # The last step is recorded with the end of the turn.
                     case _:
                         if isinstance(event, ToolFinished):  # It may have written a note.
-                            self._context.notes.forget(self._context.notes_path(state.jobs[0]))
+                            self._context.notes.forget(self._context.notes_path(state.jobs[0].scope))
                         await finish_before_cancel(self._recorder.record(state, event))
 
     async def _new_messages(self, state: TurnState, slot: TurnSlot) -> Sequence[Message]:
