@@ -54,6 +54,11 @@ async def with_pictures(messages: Sequence[Message], store: FileStore, *, sees: 
 async def _load(store: FileStore, ref: str) -> tuple[str, bytes]:
     """Return the type and bytes of a picture. Raises `Refused` if a provider would reject it."""
     data = await store.read(ref, MAX_PICTURE_BYTES + 1)
+    return check_picture(data), data
+
+
+def check_picture(data: bytes) -> str:
+    """Return the media type of a picture. Raises `Refused` with a part of a sentence if a provider would reject it."""
     if len(data) > MAX_PICTURE_BYTES:
         raise Refused(f"it is larger than {in_bytes(MAX_PICTURE_BYTES)}")
     kind, size = media_type(data, ""), dimensions(data)
@@ -61,4 +66,4 @@ async def _load(store: FileStore, ref: str) -> tuple[str, bytes]:
         raise Refused("it is damaged")
     if max(size) > MAX_EDGE or 0 in size:
         raise Refused(f"it has {size[0]} by {size[1]} pixels, and the limit is {MAX_EDGE}")
-    return kind, data
+    return kind
