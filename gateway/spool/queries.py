@@ -110,6 +110,13 @@ def find_message(address: Address, event_id: str, connection: Connection) -> Inb
     return None
 
 
+def open_messages(session: str, connection: Connection) -> list[InboxRow]:
+    found = connection.execute(
+        f"{_INBOX} WHERE {_UNANSWERED} AND state IN ({quoted(INBOX_OPEN)}) AND session = ? ORDER BY id", (session,)
+    )
+    return _readable(_inbox_row, found)[0]
+
+
 def was_seen(event: MarkSeen, connection: Connection) -> bool:
     found = connection.execute(
         "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?",

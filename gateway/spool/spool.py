@@ -169,6 +169,10 @@ class Spool:
         """Return the message of that event in any state; None if it is unknown or was deleted as old."""
         return await self._writer.run(partial(queries.find_message, address, event_id))
 
+    async def open_messages(self, session: str) -> list[InboxRow]:
+        """Return the messages of a session that are waiting or being answered, oldest first."""
+        return await self._writer.run(partial(queries.open_messages, session))
+
     async def delivered_ids(self, since: datetime) -> set[str]:
         """Return the platforms' ids of the messages that were delivered since then."""
         return await self._writer.run(partial(queries.delivered_ids, since))
