@@ -46,9 +46,12 @@ def undo_last_turn(entries: Sequence[Entry]) -> e.Undo | None:
     """Return the entry that undoes the newest turn, or None if there is no turn."""
     effective = effective_entries(entries)
     turn = next((entry.turn for entry in reversed(effective) if isinstance(entry, e.User) and entry.turn), None)
-    if turn is None:
-        return None
-    of_turn = [entry for entry in effective if entry.turn == turn]
+    return None if turn is None else undo_turn(effective, turn)
+
+
+def undo_turn(entries: Sequence[Entry], turn: str) -> e.Undo:
+    """Return the entry that undoes a turn. `entries` has all of its entries."""
+    of_turn = [entry for entry in entries if entry.turn == turn]
     return e.Undo(undone=turn, first=of_turn[0].seq, messages=sum(map(is_visible, of_turn)))
 
 
