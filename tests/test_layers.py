@@ -60,6 +60,7 @@ PACKAGES = (
     "doctor",
     "admin",
     "api",
+    "openai_door",
     "testing",
     # The daemon and its commands.
     "daemon",
