@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -96,7 +96,7 @@ class TurnFollower:
     def on_removed(self) -> None:
         """Do nothing. The turn may still end, and the caller of `events` finds out if it does not."""
 
-    async def events(self, check: float) -> AsyncIterator[Delta | Entry | None]:
+    async def events(self, check: float) -> AsyncGenerator[Delta | Entry | None, None]:
         """Yield what happens in the turn, up to and including its `TurnEnd`.
 
         None means that nothing has happened for `check` seconds. Then the caller finds out whether the turn will ever
