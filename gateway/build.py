@@ -63,6 +63,11 @@ from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionF
 from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
 from gateway.observability.status import GatewayStatus
+from gateway.openai_door.door import Door
+from gateway.openai_door.routes import door_routes
+from gateway.openai_door.session_choice import SessionChooser
+from gateway.openai_door.session_turns import SessionTurns
+from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.long_replies import LongReplies, max_reply_parts
 from gateway.outbound.reactions import WaitingReactions
@@ -238,19 +243,13 @@ def build_daemon(
         long_replies=long_replies,
     )
     slots = JobSlots(settings.gateway.max_parallel_turns)
+    context = TurnContext(
+        live=live, agents=agents, mcp=mcp, sessions=sessions, meter=meter, compactor=compactor, store=store, now=now
+    )
     turns = TurnRunner(
         live=live,
         sessions=sessions,
-        context=TurnContext(
-            live=live,
-            agents=agents,
-            mcp=mcp,
-            sessions=sessions,
-            meter=meter,
-            compactor=compactor,
-            store=store,
-            now=now,
-        ),
+        context=context,
         recorder=recorder,
         busy=busy,
         approvals=approvals,
@@ -362,12 +361,13 @@ def build_daemon(
     archive_routes = LocalArchive(
         sessions, SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy), deletion.delete
     )
+    prompts = Prompts(intake, spool, now=now)
     operations = api_operations(
         SessionApi(
             live=live,
             sessions=sessions,
             programs=programs,
-            prompts=Prompts(intake, spool, now=now),
+            prompts=prompts,
             events=events,
             approvals=approvals,
             archive=archive_routes,
@@ -376,6 +376,31 @@ def build_daemon(
         ),
         Overview(live=live, sessions=sessions, agents=agents, spool=spool, lanes=lanes, health=status.health, now=now),
     )
+
+    stateless = StatelessRuns(
+        live=live,
+        agents=agents,
+        mcp=mcp,
+        context=context,
+        meter=meter,
+        spool=spool,
+        slots=slots,
+        locks=turns.workspace_locks,
+        now=now,
+    )
+    session_turns = SessionTurns(
+        live=live,
+        sessions=sessions,
+        programs=programs,
+        prompts=prompts,
+        spool=spool,
+        lanes=lanes,
+        uploads=uploads,
+        unwritten_text=turns.unwritten_text,
+        is_stopping=shutdown.is_requested,
+        now=now,
+    )
+    door = Door(chooser=SessionChooser(live, agents), turns=session_turns, stateless=stateless)
 
     # HTTP. The routes of channels are fixed from here on.
     async def reload() -> ReloadPlan:
@@ -408,6 +433,7 @@ def build_daemon(
             *session_routes(archive_routes),
             *(operation.route() for operation in operations),
             *description_routes(operations),
+            *door_routes(door, sessions, programs, created=int(now().timestamp())),
             *backup_routes(settings.gateway.data_dir, spool, sessions, now=now, config=config_path),
             *uploads.routes(),
             *channels.routes(),
@@ -450,6 +476,7 @@ def build_daemon(
         reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),
         programs=programs,
         events=events,
+        stateless=stateless,
         auth=auth,
         server=server,
         shutdown=shutdown,

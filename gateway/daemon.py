@@ -38,6 +38,7 @@ from gateway.metrics import Metrics, watch_lag
 from gateway.observability.housekeeping import Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
 from gateway.observability.status import GatewayStatus
+from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import ReminderScheduler
@@ -110,6 +111,7 @@ class Daemon:
     reminders: ReminderScheduler
     programs: ProgramSessions
     events: EventStreams
+    stateless: StatelessRuns
     auth: Auth
     server: HttpServer
     shutdown: ShutdownRequest
@@ -143,6 +145,7 @@ class Daemon:
                 tasks.create_task(self._fail_when_spool_breaks(), name="spool:broken"),
                 tasks.create_task(watch_lag(self.metrics.lag.observe), name="loop:lag"),
                 tasks.create_task(self.tokens.run(), name="tokens"),
+                tasks.create_task(self.stateless.run(), name="openai:usage"),
             ]
             await self._recover()
             self.is_recovered = True
@@ -265,6 +268,7 @@ class Daemon:
         suspended = self.turns.suspend()
         self.commands.suspend()
         self.compactor.stop()
+        self.stateless.stop()
         self.lanes.stop_all("")
         self.readings.stop_all("")
         await self.shutdown.wait_for(self._drained(), FINAL_TIMEOUT)
@@ -279,6 +283,7 @@ class Daemon:
         with suppress(SpoolFull, WrongState):  # Then the attempt counts after all; each turn has a few.
             await self.spool.commit(*(ResetAttempts(turn=turn) for turn in suspended))
         await self.tokens.save_last_uses()
+        await self.stateless.store_usage()
         await self.flusher.flush()
         # 5. Disconnect.
         self.events.close()
@@ -289,3 +294,4 @@ class Daemon:
     async def _drained(self) -> None:
         await self.lanes.drained()
         await self.readings.drained()
+        await self.stateless.drained()

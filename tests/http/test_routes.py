@@ -117,6 +117,13 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/api/openapi.json"): Access.PUBLIC,
         ("GET", "/api/docs"): Access.PUBLIC,
         ("GET", "/api/docs.css"): Access.PUBLIC,
+        ("GET", "/v1/models"): Access.API,
+        ("GET", "/v1/models/{id}"): Access.API,
+        ("POST", "/v1/chat/completions"): Access.API,
+        ("POST", "/v1/responses"): Access.API,
+        ("GET", "/v1/responses/{id}"): Access.API,
+        ("DELETE", "/v1/responses/{id}"): Access.API,
+        ("GET", "/v1/responses/{id}/input_items"): Access.API,
         ("GET", "/api/example"): Access.API,
         ("GET", "/api/example/{name}"): Access.API,
         ("POST", "/api/example"): Access.API,
@@ -264,6 +271,8 @@ FOR_EVERY_TOKEN = {
     ("GET", "/api/agents"),
     ("GET", "/api/usage"),
     ("GET", "/api/status"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{id}"),
 }
 """Routes without a scope: each token sees and changes only the sessions that it may. `tests/api` checks that."""
 
