@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test coverage crash powerloss systemd lint bench soak lock clean
+.PHONY: help run test coverage crash powerloss systemd clients lint bench soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -27,6 +27,9 @@ powerloss: $(VENV)/.dev-ready  ## Cut the power after every write of a conversat
 systemd: $(VENV)/.dev-ready  ## Test the service on a real systemd, booted in namespaces (as root).
 	$(BIN)/python -m pytest tests/deploy/test_real_systemd.py
 
+clients: $(VENV)/.dev-ready  ## Talk to Gatehouse with real OpenAI clients, each in an environment of its own.
+	$(BIN)/python -m tests.clients
+
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,6 +50,9 @@ lock: $(VENV)/.dev-ready  ## Pin the newest versions that fit together.
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate pyproject.toml requirements/run.in -o requirements/run.txt
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate requirements/dev.in -o requirements/dev.txt
+	for each in requirements/clients/*.in; do \
+		$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate $$each -o $${each%.in}.txt || exit; \
+	done
 
 clean:  ## Remove everything that the other targets made.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
