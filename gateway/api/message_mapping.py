@@ -1,6 +1,6 @@
 """Entries of a transcript as messages of the API. Pure."""
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -125,16 +125,22 @@ class MessageMapper:
         return f"/api/sessions/{self._session_id}/files/{quote(stored)}?name={quote(name)}" if stored else ""
 
 
-async def all_messages(session_id: str, source: AsyncIterable[Entry]) -> AsyncIterator[ApiMessage]:
-    """Yield each message once and in order, with its last content. Holds those of one turn in memory."""
+async def all_messages(
+    session_id: str, source: AsyncIterable[Entry], is_new: Callable[[Entry], bool] = lambda _: True
+) -> AsyncIterator[ApiMessage]:
+    """Yield each message that a new entry has added or changed, once and in order, with its last content.
+
+    Holds the messages of one turn in memory: nothing changes them after its end.
+    """
     mapper, of_turn = MessageMapper(session_id), dict[str, ApiMessage]()
     async for entry in source:
-        if isinstance(entry, entries.User):  # Nothing changes the messages of the turns before.
+        changed = mapper.feed(entry)
+        if changed is not None and is_new(entry):
+            of_turn[changed.id] = changed
+        if isinstance(entry, entries.TurnEnd):
             for message in of_turn.values():
                 yield message
             of_turn.clear()
-        if (changed := mapper.feed(entry)) is not None:
-            of_turn[changed.id] = changed
     for message in of_turn.values():
         yield message
 

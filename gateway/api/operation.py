@@ -84,6 +84,8 @@ class ApiOperation:
     links: tuple[Link, ...] = ()
     access: Access = Access.API
     takes_file: bool = False
+    deadline: float | None = None
+    """Seconds that the response may take, if the usual ones are too few for a long session."""
     is_stream: bool = False
 
     def route(self) -> Route:
@@ -94,6 +96,7 @@ class ApiOperation:
             handle=self._respond,
             scope=self.scope,
             takes_file=self.takes_file,
+            deadline=self.deadline,
             is_stream=self.is_stream,
         )
 

@@ -14,6 +14,8 @@ INVALID = HTTPStatus.UNPROCESSABLE_ENTITY
 TOO_MANY = HTTPStatus.TOO_MANY_REQUESTS
 
 SESSION = "/api/sessions/{id}"
+LONG_READ = 600.0
+"""Seconds that a response with all messages of a session may take. Its client may have a slow line."""
 
 
 _READING = ("getSession", "listMessages", "followSession", "exportSession")
@@ -66,6 +68,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             tag="Sessions",
             summary="Read a session with all its messages",
             handle=sessions.get,
+            deadline=LONG_READ,
             response=t.SessionDetail,
             errors=(NOT_FOUND,),
         ),
@@ -97,6 +100,7 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             summary="Read the messages after a time or a position",
             description="A message that has changed since, such as a tool call that now has a result, is included.",
             handle=sessions.messages,
+            deadline=LONG_READ,
             query=t.MessagesQuery,
             response=t.MessageList,
             errors=(NOT_FOUND, INVALID),
@@ -216,6 +220,7 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             summary="Export a session",
             description="`jsonl` is the transcript itself, without loss.",
             handle=sessions.export,
+            deadline=LONG_READ,
             query=t.ExportQuery,
             media_types=tuple(EXPORT_TYPES.values()),
             errors=(NOT_FOUND, INVALID),

@@ -16,7 +16,7 @@ from gateway.access.rules import Live
 from gateway.admin.session_routes import LocalArchive
 from gateway.api import types as t
 from gateway.api.events import EventStreams, position_of
-from gateway.api.message_mapping import LOOK_BACK, MessageMapper, all_messages
+from gateway.api.message_mapping import LOOK_BACK, all_messages
 from gateway.api.operation import ApiCall, invalid
 from gateway.api.overview import repo_info, token_count
 from gateway.api.program_sessions import ProgramSessions
@@ -28,7 +28,7 @@ from gateway.http.responses import HttpError
 from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.sessions import SessionManager, SessionMeta, SessionStatus
+from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.directory import SessionFilter, SessionPage
 from gateway.sessions.export import JsonExport, MarkdownExport, export_pieces, undone_turns
 from gateway.text import clean
@@ -132,19 +132,8 @@ class SessionApi:
         session = await self._programs.find(call.caller, call.path("id"))
         repo = await repo_info(self._live.settings, session.repo) if session.repo else None
         head = _encode(self._info(session))[:-1] + b',"repo":%s,"messages":[' % _encode(repo)
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        batch: list[bytes] = []
-        separator = b""
         async with aclosing(self._sessions.entries(session.key)) as source:
-            async for message in all_messages(session.id, source):
-                batch.append(_encode(message))
-                if len(batch) >= MESSAGES_PER_WRITE:
-                    await _write(call.request, response, head + separator + b",".join(batch))
-                    head, separator = b"", b","
-                    batch.clear()
-        rest = separator + b",".join(batch) if batch else b""
-        await _write(call.request, response, head + rest + b"]}")
-        return response
+            return await _send_messages(call.request, head, all_messages(session.id, source))
 
     async def rename(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
@@ -209,20 +198,19 @@ class SessionApi:
 
         return await self._uploads.keep(file.name, chunks())
 
-    async def messages(self, call: ApiCall) -> t.MessageList:
+    async def messages(self, call: ApiCall) -> web.StreamResponse:
         session = await self._programs.find(call.caller, call.path("id"))
         since = call.query_as(t.MessagesQuery).since
         if isinstance(since, datetime) and ":" not in call.request.query["since"]:
             # msgspec takes a number with a fraction for seconds since 1970. Here, numbers are positions.
             raise invalid("`since` must be a seq or a time, like 2026-11-18T09:30:00Z.")
         seq, moment = (0, since) if isinstance(since, datetime) else (since, None)
-        mapper, found = MessageMapper(session.id), dict[str, t.ApiMessage]()
+
+        def is_new(entry: Entry) -> bool:
+            return entry.seq > seq and (moment is None or entry.ts > moment)
+
         async with aclosing(self._sessions.entries_since(session.key, max(0, seq - LOOK_BACK))) as source:
-            async for entry in source:
-                changed = mapper.feed(entry)
-                if changed is not None and entry.seq > seq and (moment is None or entry.ts > moment):
-                    found[changed.id] = changed
-        return t.MessageList(messages=list(found.values()))
+            return await _send_messages(call.request, b'{"messages":[', all_messages(session.id, source, is_new))
 
     async def events(self, call: ApiCall) -> web.StreamResponse:
         session = await self._programs.find(call.caller, call.path("id"))
@@ -333,6 +321,24 @@ class SessionApi:
 
 def _split(names: str) -> frozenset[str]:
     return frozenset(filter(None, (name.strip() for name in names.split(","))))
+
+
+async def _send_messages(
+    request: web.Request, head: bytes, messages: AsyncIterator[t.ApiMessage]
+) -> web.StreamResponse:
+    """Send the JSON that begins with `head` and ends with an array of messages, as these are read."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    batch: list[bytes] = []
+    separator = b""
+    async for message in messages:
+        batch.append(_encode(message))
+        if len(batch) >= MESSAGES_PER_WRITE:
+            await _write(request, response, head + separator + b",".join(batch))
+            head, separator = b"", b","
+            batch.clear()
+    rest = separator + b",".join(batch) if batch else b""
+    await _write(request, response, head + rest + b"]}")
+    return response
 
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
