@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import structlog
 
+from config.types import PROGRAM_CHANNELS
 from gateway.access.rules import Live, are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
@@ -45,7 +46,7 @@ class Reminders:
             raise Refused(f"the text has {len(text):,} characters, and the limit is {MAX_CHARS:,}")
         due = parse_due_time(when, now=self._now(), zone=self.zone)
         inbound = job.inbound
-        if inbound.sender.is_verified:
+        if inbound.sender.is_verified or inbound.address.channel in PROGRAM_CHANNELS:
             raise Refused("a program asked for it, and only people can be reminded")
         reminder = AddReminder(
             id=uuid4().hex,
