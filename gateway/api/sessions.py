@@ -276,10 +276,15 @@ class SessionApi:
         return response
 
     async def approve(self, call: ApiCall) -> t.ApprovalDecision:
-        session = await self._programs.find_own(call.caller, call.path("id"))
+        session = await self._programs.find(call.caller, call.path("id"))
         question = self._approvals.open_questions.get(call.path("approvalId"))
         if question is None or question.session != session.key:
             raise HttpError(HTTPStatus.NOT_FOUND, "This session has no open question with this id.")
+        is_asker = question.asker.token == call.caller.token and call.caller.may(TokenScope.PROMPT)
+        if not is_asker and not call.caller.may(TokenScope.MANAGE):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN, "Another token has sent this prompt. To answer for it, a token needs `manage`."
+            )
         decision = _DECISIONS[call.body_as(t.DecisionBody).decision]
         await self._approvals.settle(question, decision, by=call.caller.name)
         return t.ApprovalDecision(approval_id=question.id, decision=decision)

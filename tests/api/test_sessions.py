@@ -1,5 +1,6 @@
 """The session API: start, prompt, read, list, end; statuses, limits and idempotency."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from gateway.agent.protocol import TextDelta
 from gateway.contract import TokenScope
+from gateway.conversation import ToolCall
+from gateway.daemon import Daemon
 from gateway.errors import ModelUnavailable, ProviderBusy
 from tests.agent.scripted import ScriptedProvider
 from tests.api.harness import Api, api
@@ -440,3 +443,41 @@ async def test_a_prompt_that_is_too_old_after_a_restart_is_explained(tmp_path: P
 
         await until(explained)
         assert await explained() == [waiting["id"]]
+
+
+async def test_the_author_of_a_prompt_and_managers_answer_the_questions_about_it(tmp_path: Path) -> None:
+    """A token that has started a session must not decide for an admin, who may be allowed to do more."""
+    rocket, provider = Rocket(), scripted([launch("Mars")], [TextDelta(text="Done.")], [launch("Moon")])
+    async with api(settings(tmp_path), agent(provider, rocket)) as program:
+        starter = await program.token_for(TokenScope.PROMPT)
+        guest = await program.token_for(TokenScope.PROMPT, TokenScope.READ)
+        manager = await program.token_for(TokenScope.MANAGE)
+        session = await starter.start()
+        for asker, wrong, right in ((program, starter, manager), (guest, starter, guest)):
+            await asker.prompt(session, "go")
+            await until(lambda: program.daemon.approvals.open_questions)
+            (question,) = program.daemon.approvals.open_questions
+            path = f"/api/sessions/{session['id']}/approvals/{question}"
+            assert (await wrong.call("POST", path, {"decision": "approve"}))[0] == 403
+            assert (await right.call("POST", path, {"decision": "deny"}))[0] == 200
+            await until(lambda: program.daemon.lanes.busy_count == 0)
+        assert rocket.launched == []
+
+
+async def test_an_agent_promises_no_reminder_to_a_program(tmp_path: Path) -> None:
+    """No one would get it: a program reads its session while it waits for an answer."""
+    call = ToolCall(id="call1", name="remind", input={"text": "call mum", "when": "PT5M"})
+    provider = scripted([call])
+
+    def install(daemon: Daemon) -> None:
+        daemon.agents.replace("main", lambda main: replace(main, provider=provider))
+
+    async with api(settings(tmp_path), install) as program:
+        session = await program.start()
+        await program.prompt(session, "remind me in 5 minutes to call mum")
+        await program.answered(session)
+        (used,) = [
+            each["content"] for each in (await program.read(session))["messages"] if each["content"]["type"] == "tool"
+        ]
+        assert used["isError"]
+        assert "only people can be reminded" in used["result"]
