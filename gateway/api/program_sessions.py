@@ -261,11 +261,10 @@ class ProgramSessions:
 
     async def run(self) -> None:
         """Complete idle sessions until cancelled."""
-        has_sessions = False
+        # The directory takes memory for every session. It is not built before a program has started one.
+        has_sessions = any(f":{API_CHANNEL}:" in scope for scope in self._sessions.scopes())
         while True:
-            # The directory takes memory for every session. It is not built before a program has started one.
-            has_sessions = has_sessions or any(f":{API_CHANNEL}:" in scope for scope in self._sessions.scopes())
-            if has_sessions:
+            if has_sessions or self._sessions.directory.is_built:
                 await self.complete_idle()
             await asyncio.sleep(IDLE_CHECK_INTERVAL)
 

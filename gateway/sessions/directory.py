@@ -111,6 +111,10 @@ class SessionDirectory:
         self._reading_archive = asyncio.Lock()
         self._is_archive_read = False
 
+    @property
+    def is_built(self) -> bool:
+        return _ALL in self._complete and self._index.follower is self
+
     async def find(self, session_id: str) -> SessionMeta | None:
         """Return the session with this id, unless it is archived."""
         await self._build()

@@ -105,6 +105,13 @@ async def test_a_session_is_found_by_its_id(manager: SessionManager) -> None:
         assert await manager.directory.find(other) is None
 
 
+async def test_the_directory_is_built_for_its_first_query(manager: SessionManager) -> None:
+    await start(manager, "one")
+    assert not manager.directory.is_built
+    assert await manager.directory.count("api", SessionStatus.ACTIVE) == 1
+    assert manager.directory.is_built
+
+
 async def test_a_session_with_an_odd_id_is_found(manager: SessionManager) -> None:
     """A client may choose the id, and an import brings any."""
     for odd in ("x", "5f0c", "ünlikely", "0" * 32):
