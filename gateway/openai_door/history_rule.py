@@ -19,6 +19,8 @@ from gateway.spool import InboxRow
 
 MAX_KNOWN = 50
 """Turns of a session that are compared with the messages of a client, the newest ones."""
+MAX_UNANSWERED = 10
+"""The same for a client that sends no answers. Only turns without an answer matter then."""
 
 BEGUN_BY_ASSISTANT = "[The assistant has begun this conversation.]"
 """Stands for the question before a greeting: models expect that the user speaks first."""
@@ -83,18 +85,20 @@ def find_new_messages(
         raise refusal(NOTHING_NEW, param="messages")
     if border and not known and after is None:
         return NewPrompt(messages=tuple(new), seed=tuple(said[:border]))
+    candidates: Iterable[int]
     if after is not None:
         candidates = [at for at, turn in enumerate(known) if turn.id == after and not border]
     elif border:
-        candidates = list(_candidates(said[:border], known))
+        candidates = _candidates(said[:border], known)
     else:
         # Everything that was answered came before. A client that repeats its request may have missed the last answer.
         unanswered = next((at for at in range(len(known), 0, -1) if _is_answered(known[at - 1])), 0) - 1
         candidates = [unanswered, *([unanswered - 1] if is_retry and unanswered >= 0 else [])]
-    found = [result for at in candidates if (result := _place(new, known[at + 1 :])) is not None]
+    # Most clients know the newest turn, so that the first candidate fits and no other one is compared.
+    found = (result for at in candidates if (result := _place(new, known[at + 1 :])) is not None)
     if is_retry:
-        found.sort(key=lambda result: isinstance(result, NewPrompt))  # A stable sort: repetitions come first.
-    return found[0] if found else None
+        return min(found, key=lambda result: isinstance(result, NewPrompt), default=None)  # A repetition, if any.
+    return next(found, None)
 
 
 def _candidates(before: Sequence[UserMessage | AssistantMessage], known: Sequence[KnownTurn]) -> Iterator[int]:
@@ -106,14 +110,26 @@ def _candidates(before: Sequence[UserMessage | AssistantMessage], known: Sequenc
         if not isinstance(each, UserMessage):
             break
         question.insert(0, each)
-    same = [at for at in range(len(known) - 1, -1, -1) if _normalized([known[at].answer]) == answer]
-    if not same and known and _normalized([known[-1].answer]).startswith(answer):
-        same = [len(known) - 1]  # The client has stopped reading in the middle of it.
+
+    def fits(at: int) -> bool:
+        return any(_is_same(question[start:], known[at : at + 1]) for start in range(len(question)))
+
     # The same answer may have been given twice. The question before it tells which one is meant, unless the client
     # has changed the question since. Without any text, only the question counts.
-    fits = [at for at in same if any(_is_same(question[i:], known[at : at + 1]) for i in range(len(question)))]
-    yield from fits
-    yield from (at for at in same if at not in fits and answer)
+    others: list[int] = []
+    is_known = False
+    for at in range(len(known) - 1, -1, -1):
+        if _normalized([known[at].answer]) == answer:
+            is_known = True
+            if fits(at):
+                yield at
+            else:
+                others.append(at)
+    last = len(known) - 1
+    if not is_known and known and _normalized([known[last].answer]).startswith(answer) and (answer or fits(last)):
+        yield last  # The client has stopped reading in the middle of it.
+    if answer:
+        yield from others
 
 
 def _place(new: Sequence[UserMessage], later: Sequence[KnownTurn]) -> NewPrompt | Repetition | None:
@@ -154,20 +170,33 @@ def _normalized(texts: Iterable[str]) -> str:
 
 
 def known_turns(
-    found: Sequence[Entry], waiting: Iterable[InboxRow] = (), unwritten: tuple[str, str] | None = None
+    found: Sequence[Entry],
+    waiting: Sequence[InboxRow] = (),
+    unwritten: tuple[str, str] | None = None,
+    *,
+    limit: int = MAX_KNOWN,
 ) -> list[KnownTurn]:
     """Return the newest turns of a session from its entries, without those that were undone.
 
     `waiting` are messages that may have no entry yet. `unwritten` is the turn that is running, and the text of its
     current step.
     """
-    undone = {entry.undone for entry in found if isinstance(entry, entries.Undo)}
+    undone: set[str] = set()
     turns: dict[str, list[Entry]] = {}
-    for entry in found:
-        if entry.turn is not None and entry.turn not in undone:
-            turns.setdefault(entry.turn, []).append(entry)
-    newest = [_known_turn(turn, turns[turn], unwritten) for turn in list(turns)[-MAX_KNOWN:]]
-    has_entry = {entry.event_id for entry in found if isinstance(entry, entries.User)}
+    has_entry: set[str | None] = set()
+    for entry in reversed(found):
+        if isinstance(entry, entries.Undo):  # It comes after the turn.
+            undone.add(entry.undone)
+        if isinstance(entry, entries.User):
+            has_entry.add(entry.event_id)
+        if entry.turn is None or entry.turn in undone:
+            continue
+        if entry.turn not in turns:
+            if len(turns) >= limit:
+                break
+            turns[entry.turn] = []
+        turns[entry.turn].append(entry)
+    newest = [_known_turn(turn, turns[turn][::-1], unwritten) for turn in reversed(turns)]
     newest += [
         KnownTurn(
             id=row.turn,

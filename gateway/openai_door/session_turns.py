@@ -22,14 +22,17 @@ from gateway.api.program_sessions import ProgramSessions
 from gateway.api.programs import Delta, TurnFollower, sender_of
 from gateway.api.prompts import KeyReused, Prompts
 from gateway.contract import Address, Attachment, Caller, PeerKind
-from gateway.conversation import Picture
+from gateway.conversation import AssistantMessage, Picture
 from gateway.errors import NotAccepted, Refused, SessionDamaged
 from gateway.files.uploads import FileRoutes
+from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.openai_door.answer import Answer, AnswerText, Piece, TokenCount
 from gateway.openai_door.errors import refusal, too_busy, turn_ended, unavailable
 from gateway.openai_door.history_rule import (
+    MAX_KNOWN,
+    MAX_UNANSWERED,
     NewPrompt,
     Repetition,
     find_new_messages,
@@ -132,8 +135,12 @@ class SessionTurns:
             except (SessionEnded, KeyReused) as error:
                 code = "session_ended" if isinstance(error, SessionEnded) else "idempotency_key_reused"
                 raise refusal(str(error), param=choice.param, code=code, status=HTTPStatus.CONFLICT) from error
+            except QueueFull as error:
+                raise too_busy(
+                    f"{error.waiting} messages are already waiting for an answer. Try again later."
+                ) from error
             except Refused as error:
-                raise too_busy(str(error)) from error
+                raise refusal(str(error), code="refused", status=HTTPStatus.CONFLICT) from error
             except (NotAccepted, SpoolFull) as error:
                 raise unavailable(str(error)) from error
             finally:
@@ -213,16 +220,18 @@ class SessionTurns:
         """Find out what is new in a request to a session. Raises `HttpError` if its history does not fit."""
         # The messages that wait come first: one that begins its turn now has an entry then.
         waiting = await self._spool.open_messages(session.key) if self._lanes.is_busy(session.key) else []
-        after = request.choice.after
+        after, messages = request.choice.after, request.received.messages
+        has_answers = after is not None or any(isinstance(each, AssistantMessage) for each in messages)
+        limit = MAX_KNOWN if has_answers else MAX_UNANSWERED
 
         def compare(found: Sequence[Entry]) -> NewPrompt | Repetition | None:
-            known = known_turns(found, waiting, self._unwritten_text(session.key))
+            known = known_turns(found, waiting, self._unwritten_text(session.key), limit=limit)
             before = turn_of(found, after.name) if after is not None else None
             is_unknown = after is not None and before is None
             # A session is empty only if nothing was ever said in it.
             if is_unknown or (not known and not isinstance(found[0], entries.Header)):
                 return None
-            return find_new_messages(request.received.messages, known, after=before, is_retry=request.is_retry)
+            return find_new_messages(messages, known, after=before, is_retry=request.is_retry)
 
         found: Sequence[Entry] = (await self._sessions.load(session.key)).entries
         placed = compare(found)
