@@ -180,7 +180,8 @@ class WorkRecovery:
                 entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=first.turn),
             ]
         session = self.sessions.find(first.session)
-        if state is InboxState.DEAD and session is not None and session.channel == API_CHANNEL:
+        is_open = session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE
+        if state is InboxState.DEAD and is_open:
             end.append(entries.Status(value=SessionStatus.ERROR, by="gateway", why="turn_crashed"))
         try:
             await self.sessions.append(first.session, end, also=[*settled, *parts])

@@ -162,7 +162,8 @@ class TurnRecorder:
             entries.TurnEnd(outcome=outcome, reason=state.cause or ""),
         ]
         session = self._sessions.find(job.session) if state.is_final else None
-        if session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE:
+        ends_session = session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE
+        if ends_session:
             # A program that gets no answer must not wait for one. People in a chat can ask again.
             end.append(entries.Status(value=SessionStatus.ERROR, by="agent", why=MODEL_UNAVAILABLE))
             may_continue = False
@@ -200,6 +201,9 @@ class TurnRecorder:
         # Lets the answer be sent first: its task starts in the next iteration of the loop, and writes in the one after.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        if ends_session:
+            active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
+            log.info("api_session_ended", status=SessionStatus.ERROR, reason=MODEL_UNAVAILABLE, active=active)
         took_ms, messages = state.elapsed_ms, len(state.jobs)
         self._metrics.turn_finished(job.inbound.address.channel, outcome, messages=messages, took_ms=took_ms)
         log.info(
