@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,23 @@ async def test_a_revoked_token_ends_its_streams(tmp_path: Path) -> None:
         await program.daemon.tokens.revoke(token)
         await has_readers(program, 0)
         response.close()
+
+
+async def test_a_token_that_expires_ends_its_streams(tmp_path: Path) -> None:
+    moment = datetime.now(UTC)
+    async with api(settings(tmp_path), Parrot.answering, now=lambda: moment) as program:
+        reader = await program.token_for(TokenScope.READ, TokenScope.PROMPT, expires_in=3600.0)
+        session = await reader.start()
+        response = await reader.request("GET", f"/api/sessions/{session['id']}/events")
+        await has_readers(program, 1)
+        moment += timedelta(hours=1)
+        await has_readers(program, 0)
+        response.close()
+        again = await reader.request("GET", f"/api/sessions/{session['id']}/events")
+        assert again.status == 401
+        # Its session goes on without it.
+        await program.prompt(session, "hello")
+        await program.answered(session)
 
 
 @pytest.mark.parametrize("readers", [5])
