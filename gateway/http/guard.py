@@ -1,6 +1,7 @@
 """Checks of every request before its handler runs: Host, Origin, credential, access, content type and body."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import socket
@@ -31,6 +32,7 @@ PROGRAMS_ONLY = (
     "Create one with `gatehouse token create`."
 )
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+READY_POLL = 0.1
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -107,7 +109,7 @@ class Guard:
             _check_access(caller, route)
         if is_known and not connection.authenticate(caller.token):
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections are open. Close some and try again.")
-        if route.access is Access.API and not self.is_ready():
+        if route.access is Access.API and not await self._becomes_ready(route):
             raise HttpError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "The gateway is starting. Try again in a moment.",
@@ -139,6 +141,15 @@ class Guard:
             await self._read_body(request, is_json=not route.takes_any_type)
         connection.is_being_served = True
         return caller
+
+    async def _becomes_ready(self, route: Route) -> bool:
+        """Return whether the API can be used. A stream waits for that: a browser that gets an error never retries."""
+        if route.is_stream:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.limits.handler):
+                    while not self.is_ready():  # noqa: ASYNC110 - few streams wait, and only while the gateway starts.
+                        await asyncio.sleep(READY_POLL)
+        return self.is_ready()
 
     def _identify(self, request: web.Request, route: Route, connection: HttpConnection) -> Caller:
         """Return the owner, a program or an anonymous caller.

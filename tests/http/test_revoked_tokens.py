@@ -15,6 +15,7 @@ from gateway.contract import TokenScope
 from gateway.spool import Spool
 from tests.http.examples import EXAMPLES
 from tests.http.harness import BEARER, TIMEOUT, Running, read_all, serving
+from tests.polling import until
 
 
 @dataclass
@@ -107,3 +108,20 @@ async def test_the_api_waits_until_the_work_of_the_last_run_is_recovered(tmp_pat
         assert await running.status("GET", "/example", headers=BEARER) == 200
         ready.append(True)
         assert await running.status("GET", "/api/example", headers=BEARER) == 200
+
+
+async def test_a_stream_waits_until_the_gateway_has_started(tmp_path: Path) -> None:
+    """A browser's EventSource gives up for good after an error."""
+    asked: list[bool] = []
+    ready: list[bool] = []
+
+    def is_ready() -> bool:
+        asked.append(True)
+        return bool(ready)
+
+    async with serving(tmp_path, EXAMPLES, is_ready=is_ready) as running:
+        opening = asyncio.create_task(running.client.get("/api/stream", headers=BEARER))
+        await until(lambda: len(asked) > 1)
+        ready.append(True)
+        async with await opening as response:
+            assert response.status == 200
