@@ -280,12 +280,14 @@ class Writer:
     def _resolve(self, outcomes: Sequence[_Outcome]) -> None:
         """Run on the event loop: pass the outcomes to the callers."""
         for job, answer, error in outcomes:
+            # The waiter is scheduled before the tasks that `on_done` starts, and runs after `on_done`. So a program has
+            # its response before the turn of its prompt takes the loop.
+            _settle(job.waiter, answer, error)
             if job.on_done is not None:
                 try:
                     job.on_done(error)
                 except Exception as bug:  # noqa: BLE001 - the other callers have to get their outcomes.
                     self._loop.call_exception_handler({"message": "on_done has failed", "exception": bug})
-            _settle(job.waiter, answer, error)
             self._slots.release()
 
     def _call_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
