@@ -1,8 +1,9 @@
 """Entries of a transcript as messages of the API. Pure."""
 
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from urllib.parse import quote
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import NAMESPACE_URL, uuid5
 
 from msgspec.structs import replace
 
@@ -22,6 +23,8 @@ from gateway.sessions import Entry, TurnOutcome, entries
 
 LOOK_BACK = 500
 """Entries before a position that a mapper has to see, so that it knows the tool calls whose results come after it."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class MessageMapper:
@@ -146,7 +149,4 @@ async def all_messages(
 
 
 def is_uuid(text: str) -> bool:
-    try:
-        return str(UUID(text)) == text
-    except ValueError:
-        return False
+    return _UUID.fullmatch(text) is not None

@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from random import Random
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +39,8 @@ class Prompts:
         self._intake = intake
         self._spool = spool
         self._now = now
+        # `os.urandom` releases the interpreter lock, and another thread may then keep it for milliseconds.
+        self._random = Random()  # noqa: S311 - makes unique ids, not secrets
 
     async def accept(
         self,
@@ -59,7 +62,10 @@ class Prompts:
         the key came with another prompt.
         """
         sender, now = sender_of(caller), self._now()
-        message_id = self.message_id(caller, session, key) if key is not None else message_id or str(uuid4())
+        if key is not None:
+            message_id = self.message_id(caller, session, key)
+        elif not message_id:
+            message_id = str(UUID(int=self._random.getrandbits(128), version=4))
         inbound = Inbound(
             address=Address(channel=channel, kind=PeerKind.DIRECT, peer=session.id),
             sender=sender,

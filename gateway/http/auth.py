@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
@@ -94,6 +95,7 @@ def is_loopback(remote: str | None) -> bool:
     return address is None or address.is_loopback
 
 
+@lru_cache(maxsize=1024)  # Each request of a program asks for it.
 def _address(remote: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     if not remote:
         return None

@@ -35,6 +35,8 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 READY_POLL = 0.1
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
+_decode_object = msgspec.json.Decoder(dict[str, object]).decode
+
 
 class AllowedHosts(Struct, frozen=True, kw_only=True):
     """The values of the Host header that are ours. With DNS rebinding, an attacker's host name points to us."""
@@ -191,7 +193,8 @@ class Guard:
         if (request.content_length or 0) > self.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self.max_body_bytes)
         try:
-            async with asyncio.timeout(self.limits.body):
+            # A body that came with its header need not be waited for.
+            async with asyncio.timeout(None if request.content.is_eof() else self.limits.body):
                 body = await request.read()
         except TimeoutError as error:
             raise HttpError(HTTPStatus.REQUEST_TIMEOUT, "The body took too long to arrive.") from error
@@ -201,7 +204,7 @@ class Guard:
             return
         try:
             # This also refuses lone surrogates, which none of our files could store.
-            msgspec.json.decode(body or b"{}", type=dict[str, object])
+            _decode_object(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpError(HTTPStatus.BAD_REQUEST, NO_JSON) from error
 
