@@ -74,7 +74,7 @@ class EventBlock(NamedTuple):
 _KEEPALIVE_COMMENT = EventBlock.of(b": keepalive\n\n")
 
 
-class EventReader:
+class ReaderStream:
     """The open stream of one client. Events are written while it `is_live`; the rest is up to `EventStreams.serve`."""
 
     def __init__(self, transport: asyncio.Transport, position: int, *, is_chunked: bool) -> None:
@@ -128,7 +128,7 @@ class SessionEvents:
         self._session_id = session_id
         self.following = ExitStack()
         """Ends the following of the session when it is closed."""
-        self.readers: set[EventReader] = set()
+        self.readers: set[ReaderStream] = set()
         self.mapper: MessageMapper | None = None
         """Has seen the transcript up to now. None until the first reader has read that."""
         self._deltas: list[str] = []
@@ -227,7 +227,7 @@ class EventStreams:
         await response.prepare(request)
         if (transport := request.transport) is None:
             raise ConnectionResetError("The client has gone.")
-        reader = EventReader(transport, position, is_chunked=response.chunked)
+        reader = ReaderStream(transport, position, is_chunked=response.chunked)
         with self._joined(session, reader) as events:
             try:
                 await _send(request, response, b"retry: 1000\n\n")  # The header is sent with it.
@@ -246,7 +246,7 @@ class EventStreams:
         response: web.StreamResponse,
         session: SessionMeta,
         events: SessionEvents,
-        reader: EventReader,
+        reader: ReaderStream,
     ) -> None:
         """Send the events after the position of a reader from the transcript, and then the text that is being written.
 
@@ -280,7 +280,7 @@ class EventStreams:
         reader.close()
 
     @contextmanager
-    def _joined(self, session: SessionMeta, reader: EventReader) -> Iterator[SessionEvents]:
+    def _joined(self, session: SessionMeta, reader: ReaderStream) -> Iterator[SessionEvents]:
         """Add a reader to the events of a session, which are followed while they have readers."""
         if session.key not in self._open:
             events = self._open[session.key] = SessionEvents(session.id)

@@ -10,7 +10,7 @@ from gateway.conversation import ToolCall
 from gateway.sessions import SessionMeta, entries
 
 
-class TokenCount(Struct, frozen=True, kw_only=True):
+class AnswerTokens(Struct, frozen=True, kw_only=True):
     """Tokens of all steps of an answer. The last piece of it."""
 
     input_tokens: int = 0
@@ -18,9 +18,9 @@ class TokenCount(Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
-    def plus(self, usage: entries.Usage | TokenUsage) -> "TokenCount":
+    def plus(self, usage: entries.Usage | TokenUsage) -> "AnswerTokens":
         cached = usage.cached_tokens if isinstance(usage, entries.Usage) else usage.cache_read_tokens
-        return TokenCount(
+        return AnswerTokens(
             input_tokens=self.input_tokens + usage.input_tokens,
             output_tokens=self.output_tokens + usage.output_tokens,
             cached_tokens=self.cached_tokens + cached,
@@ -28,10 +28,10 @@ class TokenCount(Struct, frozen=True, kw_only=True):
         )
 
 
-Piece = TextDelta | ToolCall | TokenCount
+Piece = TextDelta | ToolCall | AnswerTokens
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class StreamedAnswer(Struct, frozen=True, kw_only=True):
     """An answer that is being written. `name` makes the ids of the objects that the client gets.
 
     `pieces` raises `HttpError` if there is no answer. `session` is None for a stateless request.
@@ -46,14 +46,14 @@ class Answer(Struct, frozen=True, kw_only=True):
 class WholeAnswer(Struct, frozen=True, kw_only=True):
     text: str
     calls: tuple[ToolCall, ...]
-    tokens: TokenCount
+    tokens: AnswerTokens
 
 
-async def read_whole(answer: Answer) -> WholeAnswer:
+async def read_whole(answer: StreamedAnswer) -> WholeAnswer:
     """Wait for all of an answer."""
     texts: list[str] = []
     calls: list[ToolCall] = []
-    tokens = TokenCount()
+    tokens = AnswerTokens()
     async with aclosing(answer.pieces) as pieces:
         async for piece in pieces:
             match piece:
@@ -61,7 +61,7 @@ async def read_whole(answer: Answer) -> WholeAnswer:
                     texts.append(piece.text)
                 case ToolCall():
                     calls.append(piece)
-                case TokenCount():
+                case AnswerTokens():
                     tokens = piece
     return WholeAnswer(text="".join(texts), calls=tuple(calls), tokens=tokens)
 

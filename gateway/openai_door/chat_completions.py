@@ -11,7 +11,7 @@ from gateway.api.operation import json_response
 from gateway.contract import Caller
 from gateway.conversation import ToolCall
 from gateway.http.responses import HttpError
-from gateway.openai_door.answer import Answer, TokenCount, WholeAnswer, read_whole
+from gateway.openai_door.answer import AnswerTokens, StreamedAnswer, WholeAnswer, read_whole
 from gateway.openai_door.door import Door, name_session
 from gateway.openai_door.errors import error_info, refusal
 from gateway.openai_door.event_stream import EventStream, event_stream
@@ -80,7 +80,7 @@ def _refuse_unsupported(body: ChatRequest) -> None:
         raise refusal("Agents search the web with their own tools.", param="web_search_options")
 
 
-def _usage(tokens: TokenCount) -> CompletionUsage:
+def _usage(tokens: AnswerTokens) -> CompletionUsage:
     return CompletionUsage(
         prompt_tokens=tokens.input_tokens,
         completion_tokens=tokens.output_tokens,
@@ -97,7 +97,7 @@ def _function(call: ToolCall) -> FunctionCall:
     return FunctionCall(name=call.name, arguments=arguments_of(call))
 
 
-def _completion(model: str, answer: Answer, whole: WholeAnswer, *, is_legacy: bool) -> ChatCompletion:
+def _completion(model: str, answer: StreamedAnswer, whole: WholeAnswer, *, is_legacy: bool) -> ChatCompletion:
     calls = [ToolCallOut(id=call.id, function=_function(call)) for call in whole.calls]
     message = AssistantOut(
         content=whole.text if whole.text or not calls else None,
@@ -119,10 +119,10 @@ def _finish_reason(calls: int, *, is_legacy: bool) -> str:
     return "function_call" if is_legacy else "tool_calls"
 
 
-async def _stream(stream: EventStream, body: ChatRequest, answer: Answer, *, is_legacy: bool) -> None:
+async def _stream(stream: EventStream, body: ChatRequest, answer: StreamedAnswer, *, is_legacy: bool) -> None:
     """Send the chunks of an answer: the role, the text and the tool calls, the reason for the end, and the usage."""
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    calls, tokens = 0, TokenCount()
+    calls, tokens = 0, AnswerTokens()
 
     def chunk(*choices: ChunkChoice, usage: CompletionUsage | None = None) -> ChatCompletionChunk:
         return ChatCompletionChunk(
@@ -154,7 +154,7 @@ async def _stream(stream: EventStream, body: ChatRequest, answer: Answer, *, is_
                         ChoiceDelta(tool_calls=[ToolCallDelta(index=calls, id=piece.id, function=_function(piece))])
                     )
                     calls += 1
-                case TokenCount():
+                case AnswerTokens():
                     tokens = piece
     await send(ChoiceDelta(), _finish_reason(calls, is_legacy=is_legacy))
     if wants_usage:

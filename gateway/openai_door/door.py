@@ -10,7 +10,7 @@ from aiohttp import web
 
 from gateway.agent.protocol import ToolSpec
 from gateway.contract import Caller
-from gateway.openai_door.answer import Answer
+from gateway.openai_door.answer import StreamedAnswer
 from gateway.openai_door.errors import refusal
 from gateway.openai_door.request_messages import ReceivedMessages
 from gateway.openai_door.session_choice import SESSION_HEADER, SessionChooser
@@ -72,12 +72,12 @@ class Door:
             may_shorten=isinstance(body, ResponseRequest) and body.truncation == "auto",
         )
 
-    def answer(self, wanted: DoorRequest) -> AbstractAsyncContextManager[Answer]:
+    def answer(self, wanted: DoorRequest) -> AbstractAsyncContextManager[StreamedAnswer]:
         """Open the answer to a request: the turn of a session, or a stateless run."""
         return self._stateless.open(wanted) if wanted.choice.is_stateless else self._turns.open(wanted)
 
 
-def name_session(response: web.Response, answer: Answer) -> web.Response:
+def name_session(response: web.Response, answer: StreamedAnswer) -> web.Response:
     """Tell the client which session a response belongs to."""
     if answer.session is not None:
         response.headers[SESSION_HEADER] = answer.session.id

@@ -15,7 +15,7 @@ from gateway.api.program_sessions import ProgramSessions
 from gateway.contract import Caller
 from gateway.conversation import ToolCall
 from gateway.http.responses import HttpError
-from gateway.openai_door.answer import Answer, AnswerText, TokenCount, read_whole
+from gateway.openai_door.answer import AnswerText, AnswerTokens, StreamedAnswer, read_whole
 from gateway.openai_door.chat_completions import arguments_of
 from gateway.openai_door.door import Door, name_session
 from gateway.openai_door.errors import error_info, refusal
@@ -157,13 +157,13 @@ def _stored(body: ResponseRequest, wanted: DoorRequest) -> DoorRequest:
     return replace(wanted, choice=replace(wanted.choice, name=str(name), param="store"))
 
 
-def response_id(answer: Answer) -> str:
+def response_id(answer: StreamedAnswer) -> str:
     """Return the id of a response. That of a stored one says where it is stored."""
     session = answer.session.id.replace("-", "") if answer.session is not None else ""
     return f"resp_{session}{answer.name}"
 
 
-def _begun(body: ResponseRequest, answer: Answer) -> ResponseObject:
+def _begun(body: ResponseRequest, answer: StreamedAnswer) -> ResponseObject:
     """Return a response that has no output yet."""
     session = answer.session
     return ResponseObject(
@@ -187,12 +187,12 @@ def _begun(body: ResponseRequest, answer: Answer) -> ResponseObject:
     )
 
 
-def _completed(tokens: TokenCount) -> dict[str, object]:
+def _completed(tokens: AnswerTokens) -> dict[str, object]:
     """Return the changes that complete a response."""
     return {"status": "completed", "completed_at": int(time()), "usage": _usage(tokens)}
 
 
-def _usage(tokens: TokenCount) -> ResponseUsage:
+def _usage(tokens: AnswerTokens) -> ResponseUsage:
     return ResponseUsage(
         input_tokens=tokens.input_tokens,
         input_tokens_details=InputTokensDetails(
@@ -221,7 +221,7 @@ def _function_call(name: str, number: int, call: ToolCall) -> OutputFunctionCall
 
 def stored_response(given_id: str, session: SessionMeta, of_turn: Sequence[Entry]) -> ResponseObject:
     """Return a response as the transcript has it. The transcript does not keep the instructions of a request."""
-    answer, tokens, note = AnswerText(), TokenCount(), ""
+    answer, tokens, note = AnswerText(), AnswerTokens(), ""
     outcome: TurnOutcome | None = None
     cause, ended = "", None
     for entry in of_turn:
@@ -263,11 +263,11 @@ class ResponseEvents:
         await self._stream.send({"type": kind, "sequence_number": self._number, **fields}, kind)
         self._number += 1
 
-    async def send_all(self, body: ResponseRequest, answer: Answer) -> None:
+    async def send_all(self, body: ResponseRequest, answer: StreamedAnswer) -> None:
         """Send an answer as it comes."""
         response = self._response = _begun(body, answer)
         calls: list[ToolCall] = []
-        tokens = TokenCount()
+        tokens = AnswerTokens()
         async with aclosing(answer.pieces) as pieces:
             async for piece in pieces:
                 if self._number == 0:
@@ -281,7 +281,7 @@ class ResponseEvents:
                         await self._send_text("delta", answer.name, delta=piece.text)
                     case ToolCall():
                         calls.append(piece)
-                    case TokenCount():
+                    case AnswerTokens():
                         tokens = piece
         if not self._text and not calls:
             await self._begin_message(answer.name)

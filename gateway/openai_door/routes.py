@@ -8,7 +8,7 @@ from gateway.contract import Access, Caller, Route, TokenScope
 from gateway.openai_door.chat_completions import ChatCompletions
 from gateway.openai_door.door import Door
 from gateway.openai_door.responses import Responses
-from gateway.openai_door.types import Model, ModelList
+from gateway.openai_door.types import ModelList, ModelObject
 from gateway.sessions import SessionManager
 
 
@@ -17,12 +17,12 @@ def door_routes(door: Door, sessions: SessionManager, programs: ProgramSessions,
     chat_completions, responses, chooser = ChatCompletions(door), Responses(door, sessions, programs), door.chooser
 
     async def list_models(_: web.Request, caller: Caller) -> web.StreamResponse:
-        return json_response(ModelList(data=[Model(id=name, created=created) for name in chooser.models(caller)]))
+        return json_response(ModelList(data=[ModelObject(id=name, created=created) for name in chooser.models(caller)]))
 
     async def get_model(request: web.Request, caller: Caller) -> web.StreamResponse:
         model = request.match_info["id"]
         chooser.split_model(caller, model)
-        return json_response(Model(id=model, created=created))
+        return json_response(ModelObject(id=model, created=created))
 
     api, prompt = Access.API, TokenScope.PROMPT
     stored = "/v1/responses/{id}"

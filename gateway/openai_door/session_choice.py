@@ -25,7 +25,7 @@ _RESPONSE_ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{32})")
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """What the id of a stored response says. `name` is that of its `Answer`."""
+    """What the id of a stored response says. `name` is that of its `StreamedAnswer`."""
 
     id: str
     session_id: str

@@ -28,7 +28,7 @@ from gateway.files.uploads import FileRoutes
 from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
 from gateway.lanes import Lanes
-from gateway.openai_door.answer import Answer, AnswerText, Piece, TokenCount
+from gateway.openai_door.answer import AnswerText, AnswerTokens, Piece, StreamedAnswer
 from gateway.openai_door.errors import refusal, too_busy, turn_ended, unavailable
 from gateway.openai_door.history_rule import (
     MAX_KNOWN,
@@ -116,7 +116,7 @@ class SessionTurns:
         self._scopes = KeyedLocks()
 
     @asynccontextmanager
-    async def open(self, request: DoorRequest) -> AsyncIterator[Answer]:
+    async def open(self, request: DoorRequest) -> AsyncIterator[StreamedAnswer]:
         """Accept what is new in a request, and yield the answer to it. Raises `HttpError`."""
         choice = request.choice
         if request.tools:
@@ -145,7 +145,7 @@ class SessionTurns:
                 raise unavailable(str(error)) from error
             finally:
                 self._scopes.release(scope)
-            yield Answer(
+            yield StreamedAnswer(
                 name=followed.name,
                 created=int(self._now().timestamp()),
                 session=followed.session,
@@ -312,7 +312,7 @@ class SessionTurns:
         return _FollowedTurn(session=session, follower=follower, message_id=message_id, turn=turn or "")
 
     async def _pieces(self, followed: "_FollowedTurn") -> AsyncGenerator[Piece, None]:
-        answer, tokens, note = AnswerText(), TokenCount(), ""
+        answer, tokens, note = AnswerText(), AnswerTokens(), ""
         may_be_lost = False
         async with aclosing(followed.follower.events(self._check_interval)) as events:
             async for event in events:

@@ -26,7 +26,7 @@ from gateway.errors import ProviderFailed, Refused
 from gateway.http.responses import HttpError
 from gateway.job import JobSlots
 from gateway.mcp.server import McpServers
-from gateway.openai_door.answer import Answer, AnswerText, Piece, TokenCount
+from gateway.openai_door.answer import AnswerText, AnswerTokens, Piece, StreamedAnswer
 from gateway.openai_door.errors import failure_of, refusal, too_busy, turn_failed, unavailable
 from gateway.openai_door.history_rule import BEGUN_BY_ASSISTANT
 from gateway.openai_door.session_choice import scope_of
@@ -80,7 +80,7 @@ class StatelessRuns:
         self._has_charges = asyncio.Event()
 
     @asynccontextmanager
-    async def open(self, request: DoorRequest) -> AsyncIterator[Answer]:
+    async def open(self, request: DoorRequest) -> AsyncIterator[StreamedAnswer]:
         """Wait for a slot, and yield the answer to a request. Raises `HttpError`."""
         if self._is_closed:
             raise unavailable("The gateway is shutting down. Try again in a moment.")
@@ -98,7 +98,7 @@ class StatelessRuns:
         began, outcome = monotonic(), "stopped"
         try:
             async with TurnSlot(limit, self._share, *self._slots.turn):
-                yield Answer(
+                yield StreamedAnswer(
                     name=uuid4().hex,
                     created=int(self._now().timestamp()),
                     session=None,
@@ -166,7 +166,7 @@ class StatelessRuns:
 
     async def _step(self, prompt: Prompt, provider: MeteredProvider) -> AsyncGenerator[Piece, None]:
         """Run one step of the model with the tools of the client, which runs them itself."""
-        step, tokens = StepCollector(), TokenCount()
+        step, tokens = StepCollector(), AnswerTokens()
         async with aclosing(provider.stream(prompt)) as chunks:
             async for chunk in chunks:
                 if delta := step.add(chunk):
@@ -188,7 +188,7 @@ class StatelessRuns:
             notes=notes,
             now=self._context.now,
         )
-        answer, tokens = AnswerText(), TokenCount()
+        answer, tokens = AnswerText(), AnswerTokens()
         events = run_agent(
             prompt, provider=provider, toolbox=agent.toolbox, context=tools, max_iterations=agent.max_iterations
         )

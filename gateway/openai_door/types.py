@@ -151,7 +151,7 @@ class ResponseRequest(Struct, frozen=True, kw_only=True):
 # Responses of all routes. A field that is `UNSET` is left out.
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class ModelObject(Struct, frozen=True, kw_only=True):
     id: str
     created: int
     object: Literal["model"] = "model"
@@ -159,7 +159,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    data: list[Model]
+    data: list[ModelObject]
     object: Literal["list"] = "list"
 
 

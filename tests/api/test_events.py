@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
-from gateway.api.events import MAX_UNSENT_BYTES, EventBlock, EventReader, position_of
+from gateway.api.events import MAX_UNSENT_BYTES, EventBlock, ReaderStream, position_of
 from gateway.contract import TokenScope
 from gateway.daemon import Daemon
 from gateway.http.responses import HttpError
@@ -205,7 +205,7 @@ def test_any_event_id_is_a_position_or_an_error(session: str, given_id: str) -> 
 async def test_a_slow_reader_falls_behind_without_growing() -> None:
     ours, theirs = socket.socketpair()
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
-    reader, block = EventReader(transport, 0, is_chunked=True), EventBlock.of(b"x" * 1000, seq=1)
+    reader, block = ReaderStream(transport, 0, is_chunked=True), EventBlock.of(b"x" * 1000, seq=1)
     reader.go_live(0)
     with theirs:
         while reader.is_live:  # Until the buffers of the socket are full.
