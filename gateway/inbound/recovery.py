@@ -35,6 +35,7 @@ MAX_ATTEMPTS = 3
 
 BACK = "I'm back."
 TOO_OLD = "I was offline too long to answer this. Please resend it if it's still relevant."
+CANCELLED = "The session was cancelled before this was answered."
 CRASHED = "I crashed {times} times while working on this, so I gave up. Please try asking in a different way."
 
 
@@ -106,6 +107,8 @@ class WorkRecovery:
         if job.command is None and await self._is_session_lost(job):
             await self._move(rows)
             return 0
+        if first.state is not InboxState.RECEIVED and await self._was_cancelled(job):
+            return await self._abandon(rows, InboxState.ABANDONED, CANCELLED, outcome=TurnOutcome.STOPPED)
         if job.is_waiting:
             await self._reopen_questions(job)
         if isinstance(parsed, ParsedCommand) and parsed.command.kind is CommandKind.READING:
@@ -124,6 +127,18 @@ class WorkRecovery:
         except Refused:  # It may be readable when the turn starts.
             pass
         return False
+
+    async def _was_cancelled(self, job: Job) -> bool:
+        """Return whether the session was cancelled during this turn, and the gateway died before it could stop that."""
+        try:
+            session = await self.sessions.load(job.session)
+        except Refused:
+            return False
+        began = next((entry.seq for entry in session.entries if entry.turn == job.turn), None)
+        return began is not None and any(
+            isinstance(entry, entries.Status) and entry.value is SessionStatus.CANCELLED and entry.seq > began
+            for entry in session.entries
+        )
 
     async def _move(self, rows: list[InboxRow]) -> None:
         """Queue the messages of one turn in another session, because theirs cannot be read. The turn starts again."""
@@ -160,7 +175,9 @@ class WorkRecovery:
             if approval.decision is None and call in calls:
                 self.approvals.open(Question.about(calls[call], job, approval))
 
-    async def _abandon(self, rows: list[InboxRow], state: InboxState, text: str) -> int:
+    async def _abandon(
+        self, rows: list[InboxRow], state: InboxState, text: str, *, outcome: TurnOutcome = TurnOutcome.FAILED
+    ) -> int:
         """End a turn that will not run again, and tell its senders."""
         first = rows[0]
         newest_of_chat = {row.inbound.answer_address or row.inbound.address: row.inbound for row in rows}
@@ -177,7 +194,7 @@ class WorkRecovery:
         if is_turn and first.state is not InboxState.RECEIVED:
             end = [
                 entries.System(content=text, is_failure=True, about=first.inbound.event_id, turn=first.turn),
-                entries.TurnEnd(outcome=TurnOutcome.FAILED, turn=first.turn),
+                entries.TurnEnd(outcome=outcome, turn=first.turn),
             ]
         session = self.sessions.find(first.session)
         is_open = session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE

@@ -11,6 +11,7 @@ from gateway.contract import TokenScope
 from gateway.conversation import ToolCall
 from gateway.daemon import Daemon
 from gateway.errors import ModelUnavailable, ProviderBusy
+from gateway.sessions import SessionStatus, entries
 from tests.agent.scripted import ScriptedProvider
 from tests.api.harness import Api, api
 from tests.daemon.harness import Parrot, gateway, settings
@@ -211,6 +212,28 @@ async def test_a_session_survives_a_restart(tmp_path: Path) -> None:
         assert (await program.answered(session))[-1] == ("agent", "heard: work")
         _, page = await program.call("GET", "/api/sessions?status=active&channel=api")
         assert [each["id"] for each in page["sessions"]] == [session["id"]]
+
+
+async def test_a_turn_that_was_cancelled_does_not_go_on_after_a_crash(tmp_path: Path) -> None:
+    """The gateway died after the commit of the cancellation, and before the turn had stopped."""
+    slow = Parrot()
+    async with api(settings(tmp_path), slow.installed) as program:
+        session = await program.start()
+        await program.prompt(session, "work")
+        await slow.is_asked.wait()
+        cancelled = entries.Status(value=SessionStatus.CANCELLED, by="owner", why="requested")
+        await program.daemon.sessions.append(session["key"], [cancelled])
+        program.daemon.stop()  # Twice: the second time does not wait for the turn.
+        program.daemon.stop()
+    again = Parrot()
+    again.may_answer.set()
+    async with api(settings(tmp_path), again.installed) as program:
+        texts = await program.answered(session)
+        assert texts == [("user", "work"), ("system", "The session was cancelled before this was answered.")]
+        assert again.heard == []
+        await program.call("POST", f"/api/sessions/{session['id']}/resume")
+        await program.prompt(session, "more")
+        assert (await program.answered(session, 2))[-1] == ("agent", "heard: more")
 
 
 async def test_lists_are_filtered_and_paged(tmp_path: Path) -> None:

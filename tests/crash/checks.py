@@ -56,6 +56,12 @@ def check(spec: DaemonSpec, platform: FakePlatform, allowed: Allowed) -> None:
     assert not problems, "\n".join(problems)
 
 
+def check_files_and_tools(spec: DaemonSpec, allowed: Allowed) -> None:
+    """Raise `AssertionError` if files are damaged or left behind, or a tool ran twice or without approval."""
+    problems = [*_tool_problems(spec), *_approval_problems(spec), *_file_problems(spec.data_dir, allowed)]
+    assert not problems, "\n".join(problems)
+
+
 def rows(data_dir: Path, statement: str) -> list[tuple[Any, ...]]:  # Any: columns have different types.
     with closing(sqlite3.connect(f"file:{data_dir / 'spool.db'}?mode=ro", uri=True)) as connection:
         return connection.execute(statement).fetchall()
