@@ -205,7 +205,9 @@ class ProgramSessions:
     async def cancel(self, session: SessionMeta, *, by: str) -> SessionMeta:
         """Stop the run of a session and drop the prompts that wait. A system message says why."""
         async with self.changing(session) as current:
-            if current.status is not SessionStatus.ACTIVE:
+            # A completed session may still answer the prompts that it has accepted.
+            is_running = current.status is SessionStatus.COMPLETED and self._lanes.is_busy(current.key)
+            if current.status is not SessionStatus.ACTIVE and not is_running:
                 return current
             # Otherwise a timeout of the request could come between the commit and its consequences.
             return await finish_before_cancel(self._cancel(current, by=by))

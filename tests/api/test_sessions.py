@@ -117,6 +117,26 @@ async def test_cancelling_stops_the_run_and_drops_what_waits(tmp_path: Path) -> 
         assert (status, again["status"]) == (200, "cancelled")
 
 
+async def test_a_completed_session_that_still_runs_can_be_cancelled(tmp_path: Path) -> None:
+    slow = Parrot()
+    async with api(settings(tmp_path), slow.installed) as program:
+        session = await program.start()
+        path = f"/api/sessions/{session['id']}"
+        await program.prompt(session, "first")
+        await program.prompt(session, "second")
+        await slow.is_asked.wait()
+        await program.call("POST", f"{path}/complete")
+        status, cancelled = await program.call("DELETE", path)
+        assert (status, cancelled["status"]) == (200, "cancelled")
+        await until(lambda: not program.daemon.lanes.is_busy(session["key"]))
+        assert len(slow.heard) == 1
+        # Without a run, it stays as it was.
+        done = await program.start()
+        await program.call("POST", f"/api/sessions/{done['id']}/complete")
+        status, same = await program.call("DELETE", f"/api/sessions/{done['id']}")
+        assert (status, same["status"]) == (200, "completed")
+
+
 async def test_completing_lets_accepted_prompts_be_answered(tmp_path: Path) -> None:
     slow = Parrot()
     async with api(settings(tmp_path), slow.installed) as program:
