@@ -170,6 +170,9 @@ class SessionApi:
     async def _accept(
         self, caller: Caller, session: SessionMeta, body: t.PromptBody, key: str | None
     ) -> AcceptedPrompt:
+        refs = [file.ref for file in body.attachments if file.ref is not None]
+        if len(refs) != len(set(refs)):
+            raise invalid("An uploaded file can be attached once.")
         content = hashlib.sha256(_encode(body)).hexdigest()
         try:
             attachments = [await self._receive(file) for file in body.attachments]
@@ -350,5 +353,5 @@ async def _write(request: web.Request, response: web.StreamResponse, data: bytes
     """Send a part of a response. The first one sends the header too: until then, an error gets its own response."""
     if not response.prepared:
         await response.prepare(request)
-    if data:
+    if data and request.method != "HEAD":
         await response.write(data)

@@ -344,3 +344,17 @@ async def test_after_its_deletion_every_route_of_a_session_is_not_found(tmp_path
             reply = await client.send(route.method, path, body=body)
             assert reply.status == 404, (route.path, reply)
             assert reply.problem
+
+
+async def test_a_response_to_head_has_no_body(tmp_path: Path) -> None:
+    """A client that keeps the connection would take a body for the next response."""
+    async with raw(tmp_path) as client:
+        session = await client.program.start()
+        await client.program.prompt(session, "hello")
+        await client.program.answered(session)
+        for route in client.routes():
+            if route.method == "GET" and not route.is_stream:
+                path = route.path.replace("{id}", session["id"]).replace("{name}", "x")
+                reply = await client.send("HEAD", path)
+                assert reply.status in (200, 404, 422), route.path
+                assert reply.body == b"", route.path

@@ -48,6 +48,18 @@ async def test_a_prompt_with_an_uploaded_file_can_be_repeated(tmp_path: Path) ->
         assert len((await program.read(session))["messages"]) == 2
 
 
+async def test_an_uploaded_file_can_be_attached_once(tmp_path: Path) -> None:
+    async with api(settings(tmp_path), Parrot.answering) as program:
+        session = await program.start()
+        stored = await program.upload("notes.txt", b"buy milk")
+        both = [{"name": name, "ref": stored["ref"]} for name in ("a.txt", "b.txt")]
+        status, problem = await program.call("POST", prompt_path(session), {"text": "read", "attachments": both})
+        assert (status, "once" in problem["detail"]) == (422, True)
+        status, _ = await program.call("POST", prompt_path(session), {"text": "read", "attachments": both[:1]})
+        assert status == 202
+        await program.answered(session)
+
+
 async def test_a_key_belongs_to_the_content_of_its_files_too(tmp_path: Path) -> None:
     async with api(settings(tmp_path), Parrot.answering) as program:
         session = await program.start()
