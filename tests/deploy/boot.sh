@@ -21,8 +21,9 @@ mkdir "$base" && mount -t tmpfs tmpfs "$base" && mkdir "$base/upper" "$base/work
 mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root"
 root=$base/root
 mkdir -p "$root/opt/gatehouse" "$root/opt/python" "$root/old"
-if [ -n "$(find "$repository/gateway" -maxdepth 0 ! -perm -o=rx)" ]; then
-    # The checkout was made under umask 077. Show the service's user a readable view of it; metacopy copies no content.
+if [ -n "$(find "$repository/gateway" "$repository/.venv" -maxdepth 0 ! -perm -o=rx 2>/dev/null)" ]; then
+    # The checkout or its environment was made under umask 077. Show the service's user a readable view of it; metacopy
+    # copies no content.
     mkdir "$base/code" "$base/code-work"
     code="lowerdir=$repository,upperdir=$base/code,workdir=$base/code-work,metacopy=on"
     mount -t overlay overlay -o "$code" "$root/opt/gatehouse"
