@@ -11,6 +11,7 @@ import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 import structlog
 
@@ -159,6 +160,49 @@ def read_range(descriptor: int, begin: int, end: int) -> bytes:
             raise OSError(errno.EIO, "The disk returned less than the file contains")
         data += part
     return data
+
+
+def delete_tree(path: Path) -> None:
+    """Delete a folder with everything in it, or a file in its place. Follows no links. Raises `OSError`.
+
+    A program may have filled it, with folders that it has locked, or with thousands of folders inside each other. So
+    each folder is moved to the top before it is emptied: no path gets too long, and nothing is recursive. No program
+    may change it at the same time.
+    """
+    if not os.path.lexists(path):
+        return
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    path.chmod(DIRECTORY_MODE)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    top = os.open(path, flags)
+    moved: list[str] = []
+
+    def empty(folder: int) -> None:
+        with os.scandir(folder) as found:
+            entries = list(found)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.name, DIRECTORY_MODE, dir_fd=folder)
+                moved.append(token_hex(8))
+                os.rename(entry.name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+
+    try:
+        empty(top)
+        while moved:
+            name = moved.pop()
+            folder = os.open(name, flags, dir_fd=top)
+            try:
+                empty(folder)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    path.rmdir()
 
 
 def delete_copies(path: Path, texts: Collection[bytes]) -> None:

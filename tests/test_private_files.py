@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.private_files import APPEND, NotAFile, open_private, read_private, rename_aside
+from gateway.private_files import APPEND, NotAFile, delete_tree, open_private, read_private, rename_aside
 
 
 def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +43,35 @@ def test_files_that_are_set_aside_never_replace_each_other(tmp_path: Path) -> No
     for expected in ("file.corrupted", "file.corrupted-2", "file.corrupted-3"):
         path.symlink_to("nothing")
         assert rename_aside(path).name == expected
+
+
+def test_a_tree_is_deleted_however_deep_it_is_and_links_are_not_followed(tmp_path: Path) -> None:
+    """An agent can make thousands of folders inside each other. A path to the last one would be too long."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "link").symlink_to(outside)
+    (tree / "dangling").symlink_to("nothing")
+    os.mkfifo(tree / "pipe")
+    (tree / "locked").mkdir(mode=0o500)
+    folder = os.open(tree, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("folder", dir_fd=folder)
+        above, folder = folder, os.open("folder", os.O_RDONLY, dir_fd=folder)
+        os.close(above)
+    os.close(folder)
+    delete_tree(tree)
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert (outside / "kept").exists()
+
+
+@pytest.mark.parametrize("kind", ["nothing", "file", "link"])
+def test_what_is_in_the_place_of_a_tree_is_deleted(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("folder")
+    delete_tree(tmp_path / kind)
+    assert not os.path.lexists(tmp_path / kind)
+    assert (tmp_path / "folder").exists()

@@ -25,8 +25,10 @@ _MAX_FILE_BYTES = 1024 * 1024 * 1024
 _PROBE_TIMEOUT = 20.0
 _WATCH_INTERVAL = 0.05
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
+_THREADS, _RESIDENT_PAGES = 17, 21
+"""Fields of /proc/<pid>/stat, counted from the one after the name of the program."""
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
 _READABLE = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl/certs")
 """Nothing else of /etc: it may contain our own configuration, and keys of others."""
 _READABLE_WITH_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
@@ -65,7 +67,7 @@ async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
         network=command.network,
         attachments=command.attachments,
     )
-    with _open_filter() as (options, descriptors):
+    with open_filter() as (options, descriptors):
         return await run_process(
             [*with_own_keyring(argv[:1]), *options, *argv[1:]],
             env=command_environment(WORKSPACE, "/tmp"),  # noqa: S108 - inside the sandbox.
@@ -78,7 +80,7 @@ async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
 
 
 @contextmanager
-def _open_filter() -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+def open_filter() -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
     """Yield bubblewrap's options for the seccomp filter, and the descriptor that they name."""
     program = filter_program()
     if program is None:
@@ -97,23 +99,38 @@ def with_own_keyring(argv: Sequence[str]) -> list[str]:
 
 def command_environment(workspace: str, home: str) -> dict[str, str]:
     """Return the environment of a command. It has nothing of our own, which may contain keys."""
-    return {"PATH": _PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
+    return {"PATH": PATH, "HOME": home, "PWD": workspace, "LANG": "C.UTF-8", "TERM": "dumb", "USER": "agent"}
 
 
 def bubblewrap_argv(
     command: str, workspace: Path, limits: SandboxLimits, *, network: bool, attachments: Path | None = None
 ) -> list[str]:
     """Return the arguments that run `command` in the sandbox. Raises `SandboxUnavailable`. Blocks: use a thread."""
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise SandboxUnavailable(_unavailable("bubblewrap is not installed"))
-    options = [*_working_options(bwrap)]
-    if network:
-        options += ["--share-net", *_read_only(_READABLE_WITH_NETWORK)]
+    bwrap, *options = base_argv(network=network)
+    options += tmpfs("/tmp", _TMP_BYTES)  # noqa: S108 - inside the sandbox.
     if attachments is not None:
         options += ["--ro-bind-try", str(attachments), ATTACHMENTS]
     options += ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
     return [bwrap, *options, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
+
+
+def base_argv(*, network: bool) -> list[str]:
+    """Return bubblewrap with the options of every sandbox: the system's folders, and nothing that is writable.
+
+    Raises `SandboxUnavailable` if no sandbox can be made here. Blocks: use a thread.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxUnavailable(_unavailable("bubblewrap is not installed"))
+    options = [bwrap, *_working_options(bwrap)]
+    if network:
+        options += ["--share-net", *_read_only(_READABLE_WITH_NETWORK)]
+    return options
+
+
+def tmpfs(path: str, size: int) -> list[str]:
+    """Return the options for an empty folder in memory, of at most `size` bytes."""
+    return ["--size", str(size), "--tmpfs", path]
 
 
 def prlimit_argv(command: str, limits: SandboxLimits, *more: str) -> list[str]:
@@ -121,23 +138,27 @@ def prlimit_argv(command: str, limits: SandboxLimits, *more: str) -> list[str]:
 
     The number of processes is not limited here: outside of a sandbox, the kernel counts all processes of the user.
     """
-    prlimit = shutil.which("prlimit")
-    if prlimit is None:
-        raise SandboxUnavailable(
-            "The shell is not available: this machine has no `prlimit`. The operator can install util-linux."
-        )
     # Commands get only idle CPU time, so that the daemon can always run and stop them.
     chrt = shutil.which("chrt")
     idle_priority = [chrt, "--idle", "0"] if chrt else []
     options = [f"--as={limits.memory_bytes}", f"--fsize={_MAX_FILE_BYTES}", "--core=0", *more]
-    return [*idle_priority, prlimit, *options, "--", "/bin/sh", "-c", command]
+    return [*idle_priority, find_prlimit(), *options, "--", "/bin/sh", "-c", command]
+
+
+def find_prlimit() -> str:
+    prlimit = shutil.which("prlimit")
+    if prlimit is None:
+        raise SandboxUnavailable(
+            "Commands run only with limits, and this machine has no `prlimit`. The operator can install util-linux."
+        )
+    return prlimit
 
 
 @cache  # A failure raises, so it is not cached.
 def _working_options(bwrap: str) -> tuple[str, ...]:
     """Return the options for every command, after a test that they work here."""
     system: list[str] = []
-    for name in _SYSTEM_FOLDERS:
+    for name in SYSTEM_FOLDERS:
         path = Path("/", name)
         if path.is_symlink():
             system += ["--symlink", str(path.readlink()), str(path)]
@@ -146,21 +167,19 @@ def _working_options(bwrap: str) -> tuple[str, ...]:
     # They name the keys of the daemon's user, also those of other sessions.
     key_lists = [path for path in ("/proc/keys", "/proc/key-users") if Path(path).exists()]
     hidden = [word for path in key_lists for word in ("--ro-bind", "/dev/null", path)]
-    tmpfs = ("--size", str(_TMP_BYTES), "--tmpfs")
     options = (
         # No network and no capabilities.
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--ro-bind", "/usr", "/usr", *system, *_read_only(_READABLE)),
         # A /proc of the sandbox alone, and read-only: root could change sysctls through it.
         *("--proc", "/proc", *hidden, "--remount-ro", "/proc"),
-        *("--dev", "/dev", *tmpfs, "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108 - inside the sandbox.
-        *(*tmpfs, "/tmp"),  # noqa: S108 - inside the sandbox.
+        *("--dev", "/dev", *tmpfs("/dev/shm", _TMP_BYTES), "--remount-ro", "/dev"),  # noqa: S108 - inside the sandbox.
         *("--hostname", "sandbox"),
     )
     complaint = ""
     for strict in (("--disable-userns",), ()):  # bubblewrap before 0.8 does not know `--disable-userns`.
         try:
-            with _open_filter() as (filter_options, descriptors):
+            with open_filter() as (filter_options, descriptors):
                 test = subprocess.run(  # noqa: S603 - only our own arguments.
                     with_own_keyring([bwrap, *filter_options, *options, *strict, "--", "/bin/sh", "-c", ":"]),
                     env={},
@@ -180,7 +199,7 @@ def _working_options(bwrap: str) -> tuple[str, ...]:
 
 def _unavailable(reason: str) -> str:
     return (
-        f"The shell is not available: commands run in a sandbox, and this machine has none ({reason}). "
+        f"Commands and programs run only in a sandbox, and this machine has none ({reason}). "
         "The operator can install bubblewrap and allow user namespaces."
     )
 
@@ -189,23 +208,44 @@ def _read_only(paths: tuple[str, ...]) -> list[str]:
     return [word for path in paths for word in ("--ro-bind-try", os.path.realpath(path), path)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxUsage:
+    processes: int
+    threads: int
+    memory_bytes: int
+    """What the processes have in memory. Pages that several of them share count for each."""
+
+
+def read_usage(first: int) -> SandboxUsage | None:
+    """Return what the sandbox with the first process `first` uses. None if it is still being set up. Raises `OSError`.
+
+    Blocks: use a thread. It reads one small file per process.
+    """
+    proc = f"/proc/{first}/root/proc"
+    if os.stat(proc).st_dev == os.stat("/proc").st_dev:  # noqa: PTH116 - as cheap as possible.
+        return None  # This is still our own /proc.
+    processes = threads = pages = 0
+    for name in os.listdir(proc):  # noqa: PTH208 - names suffice.
+        if name.isdigit():
+            with suppress(OSError, IndexError), open(f"{proc}/{name}/stat", "rb") as file:  # noqa: PTH123 - see above.
+                # The name of the program, in parentheses, may contain anything.
+                fields = file.read().rpartition(b")")[2].split()
+                processes += 1
+                threads += int(fields[_THREADS])
+                pages += int(fields[_RESIDENT_PAGES])
+    return SandboxUsage(processes=processes, threads=threads, memory_bytes=pages * _PAGE_BYTES)
+
+
 async def watch_limits(bwrap: int, limits: SandboxLimits) -> str:
     """Return when the sandbox of the process `bwrap` exceeds its limits, with the reason."""
 
     def exceeded() -> str:
         with suppress(OSError, IndexError, ValueError):  # Not started yet, or ended.
-            proc = Path(f"/proc/{_first_process(bwrap)}/root/proc")
-            if proc.stat().st_dev == Path("/proc").stat().st_dev:
-                return ""  # The sandbox is still being set up, and this is our own /proc.
-            running = [name for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 - names suffice.
-            if len(running) > limits.processes:
+            usage = read_usage(first_process(bwrap))
+            if usage and usage.processes > limits.processes:
                 return f"more than {limits.processes} processes"
-            used = 0
-            for name in running:
-                with suppress(OSError, IndexError):  # Ended.
-                    used += int((proc / name / "statm").read_text().split()[1]) * _PAGE_BYTES
-            if used > limits.memory_bytes:
-                return f"more than {limits.memory_bytes // 1024**2} MB of memory"
+            if usage and usage.memory_bytes > limits.memory_bytes:
+                return memory_reason(limits)
         return ""
 
     while True:
@@ -214,11 +254,16 @@ async def watch_limits(bwrap: int, limits: SandboxLimits) -> str:
         await asyncio.sleep(_WATCH_INTERVAL)
 
 
+def memory_reason(limits: SandboxLimits) -> str:
+    return f"more than {limits.memory_bytes // 1024**2} MB of memory"
+
+
 def kill_sandbox(bwrap: int) -> None:
     """Kill the first process inside. The kernel then kills all others, and `bwrap` ends after them."""
     with suppress(OSError, IndexError, ValueError):  # It has ended.
-        os.kill(_first_process(bwrap), signal.SIGKILL)
+        os.kill(first_process(bwrap), signal.SIGKILL)
 
 
-def _first_process(bwrap: int) -> int:
+def first_process(bwrap: int) -> int:
+    """Return the first process inside. Raises `OSError` or `IndexError` if there is none, or not yet."""
     return int(Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text().split()[0])

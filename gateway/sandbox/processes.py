@@ -12,7 +12,7 @@ from typing import Any
 from gateway.aio import finish_before_cancel, open_output_pipe
 
 _CHUNK_BYTES = 65_536
-_MAX_OUTPUT_BYTES = 10_000_000
+MAX_OUTPUT_BYTES = 10_000_000
 _KILL_TIMEOUT = 10.0
 _KILL_INTERVAL = 0.2
 
@@ -59,7 +59,7 @@ async def run_process(
 
     `watch` stops the program by returning a reason. Of our open files, the program gets only `descriptors`.
     """
-    kept = _KeptOutput(bounds.shown)
+    kept = KeptOutput(bounds.shown)
     stream, transport, sink = await open_output_pipe(_CHUNK_BYTES)
     try:
         try:
@@ -83,8 +83,8 @@ async def run_process(
         async def read_output() -> None:
             while chunk := await stream.read(_CHUNK_BYTES):
                 kept.add(chunk)
-                if kept.total > _MAX_OUTPUT_BYTES:
-                    running.stop(f"it wrote more than {_MAX_OUTPUT_BYTES // 1_000_000} MB")
+                if kept.total > MAX_OUTPUT_BYTES:
+                    running.stop(f"it wrote more than {MAX_OUTPUT_BYTES // 1_000_000} MB")
                     return
 
         async def watch_process() -> None:
@@ -142,7 +142,7 @@ class _RunningProcess:
             self._kill(self._process.pid)
 
 
-class _KeptOutput:
+class KeptOutput:
     """Keeps the start and the end of an output of any length."""
 
     def __init__(self, shown: int) -> None:

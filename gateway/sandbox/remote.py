@@ -9,56 +9,51 @@ import json
 import os
 import socket
 import struct
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gateway.aio import finish_before_cancel
 from gateway.sandbox.bubblewrap import SandboxCommand, SandboxLimits, SandboxUnavailable, run_sandboxed
 from gateway.sandbox.processes import ProcessResult, RunLimits
+from gateway.sandbox.remote_program import serve_program
+from gateway.sandbox.service_socket import (
+    CONNECT_TIMEOUT,
+    MAX_LINE,
+    NO_NETWORK,
+    close_all,
+    encode_line,
+    receive_request,
+    send_request,
+)
 
-MAX_LINE = 4 * 1024 * 1024
-"""Bytes. The longest command and the longest output are much shorter, even with every character escaped."""
 IDLE_TIMEOUT = 300.0
 """Seconds without work after which the service exits. systemd keeps the socket and starts it again when needed."""
 
-_CONNECT_TIMEOUT = 10.0
 _MAX_CONCURRENT = 64
+"""Commands, not programs: the gateway limits those, and they run for hours."""
 _CREDENTIALS = struct.Struct("3i")
-
-_NO_NETWORK = (
-    "The shell is not available: `tools.shell.network` is set, but the sandbox service has no network. "
-    "The operator can allow it with `gatehouse service install --system --shell-network`."
-)
 
 
 async def run_by_service(command: SandboxCommand, service: Path) -> ProcessResult:
     """Have the service on the socket `service` run `command`. A cancellation ends it there first."""
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            reader, writer = await asyncio.open_unix_connection(service, limit=MAX_LINE)
-    except OSError as error:
-        raise SandboxUnavailable(
-            f"The shell is not available: the sandbox service cannot be reached on {service} "
-            f"({error.strerror or 'no answer in time'}). The operator can check `systemctl status gatehouse-sandbox`."
-        ) from error
+    paths = {
+        "workspace": str(command.workspace),
+        "attachments": str(command.attachments) if command.attachments else None,
+    }
+    reader, writer = await send_request(service, {**asdict(command), **paths})
 
     async def hang_up() -> None:
         """Tell the service that the result is not needed any more, and wait until its processes have ended."""
         with suppress(OSError, TimeoutError):
             writer.write_eof()
-            async with asyncio.timeout(_CONNECT_TIMEOUT):
+            async with asyncio.timeout(CONNECT_TIMEOUT):
                 while await reader.read(MAX_LINE):
                     pass
         writer.close()
 
     try:
-        paths = {
-            "workspace": str(command.workspace),
-            "attachments": str(command.attachments) if command.attachments else None,
-        }
-        writer.write(_line({**asdict(command), **paths}))
-        await writer.drain()
         answer = json.loads(await reader.readline())
         if "refused" in answer:
             raise SandboxUnavailable(answer["refused"])
@@ -67,49 +62,59 @@ async def run_by_service(command: SandboxCommand, service: Path) -> ProcessResul
         # Part of the command may have run, so it must not be run again without the service.
         return ProcessResult(output="", exit_code=1, stopped_for="the service that runs commands has ended")
     finally:
-        await finish_before_cancel(hang_up(), grace=_CONNECT_TIMEOUT)
+        await finish_before_cancel(hang_up(), grace=CONNECT_TIMEOUT)
 
 
 async def serve_commands(listener: socket.socket, *, has_network: bool = False, idle: float = IDLE_TIMEOUT) -> None:
     """Serve connections until none has come for `idle` seconds and no command runs."""
     listener.settimeout(0)
     running: set[asyncio.Task[None]] = set()
+    slots = asyncio.Semaphore(_MAX_CONCURRENT)
     async with asyncio.TaskGroup() as group:
         while True:
+            await slots.acquire()  # Further connections wait in the socket's queue.
             try:
                 async with asyncio.timeout(idle):
                     connection, _ = await asyncio.get_running_loop().sock_accept(listener)
             except TimeoutError:
+                slots.release()
                 if running:
                     continue
                 return
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             _, user, _ = _CREDENTIALS.unpack(credentials)
             if user not in {0, os.geteuid()}:
+                slots.release()
                 connection.close()
                 continue
-            task = group.create_task(_serve(connection, has_network=has_network), name="sandbox:serve")
+            task = group.create_task(_serve(connection, slots, has_network=has_network), name="sandbox:serve")
             running.add(task)
             task.add_done_callback(running.discard)
-            while len(running) >= _MAX_CONCURRENT:  # Further connections wait in the socket's queue.
-                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _serve(connection: socket.socket, *, has_network: bool) -> None:
-    """Run one command. The client ends it by hanging up."""
-    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            command = _decode_command(await reader.readline())
-        if command.network and not has_network:
-            writer.write(_line({"refused": _NO_NETWORK}))
-        else:
-            writer.write(await _run_until_hang_up(command, reader))
-        await writer.drain()
-    except (OSError, ValueError, TimeoutError):  # The client is gone, or does not speak our protocol.
-        pass
-    finally:
-        writer.close()
+async def _serve(connection: socket.socket, slots: asyncio.Semaphore, *, has_network: bool) -> None:
+    """Run one command or program, and release a slot. The client ends it by hanging up."""
+    slot = ExitStack()
+    slot.callback(slots.release)
+    with slot, suppress(OSError, ValueError):  # The client is gone, or does not speak our protocol.
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            line, descriptors = await receive_request(connection)
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
+        try:
+            request = json.loads(line)
+            if isinstance(request, dict) and "program" in request:
+                slot.close()  # Commands do not wait for programs.
+                await serve_program(request, descriptors, reader, writer, has_network=has_network)
+                return
+            command = _decode_command(request)
+            if command.network and not has_network:
+                writer.write(encode_line({"refused": NO_NETWORK}))
+            else:
+                writer.write(await _run_until_hang_up(command, reader))
+            await writer.drain()
+        finally:
+            close_all(descriptors)
+            writer.close()
 
 
 async def _run_until_hang_up(command: SandboxCommand, reader: asyncio.StreamReader) -> bytes:
@@ -117,9 +122,9 @@ async def _run_until_hang_up(command: SandboxCommand, reader: asyncio.StreamRead
 
     async def run() -> bytes:
         try:
-            return _line({"ended": asdict(await run_sandboxed(command))})
+            return encode_line({"ended": asdict(await run_sandboxed(command))})
         except SandboxUnavailable as missing:
-            return _line({"refused": str(missing)})
+            return encode_line({"refused": str(missing)})
 
     async def cancel_on_hang_up() -> None:
         with suppress(OSError):
@@ -134,9 +139,8 @@ async def _run_until_hang_up(command: SandboxCommand, reader: asyncio.StreamRead
     return b"" if running.cancelled() else running.result()
 
 
-def _decode_command(line: bytes) -> SandboxCommand:
-    """Read a command. Raises `ValueError` if the line has none."""
-    given = json.loads(line)
+def _decode_command(given: dict[str, Any]) -> SandboxCommand:  # Any: JSON of the gateway.
+    """Read a command. Raises `ValueError` if the request has none."""
     try:
         return SandboxCommand(
             command=str(given["command"]),
@@ -149,7 +153,3 @@ def _decode_command(line: bytes) -> SandboxCommand:
         )
     except (TypeError, KeyError) as mistake:
         raise ValueError("the line is not a command") from mistake
-
-
-def _line(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"

@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from config import ShellSettings, load
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.tools import Toolbox, ToolContext
 from gateway.conversation import ToolCall, ToolOutcome
-from gateway.sandbox.remote import MAX_LINE, serve_commands
+from gateway.sandbox.remote import serve_commands
+from gateway.sandbox.service_socket import MAX_LINE
 from tests.polling import until
-from tests.sandbox.harness import NAP, needs_sandbox, processes_with
+from tests.sandbox.harness import NAP, needs_sandbox, processes_with, service
 
 pytestmark = needs_sandbox
 
@@ -26,17 +26,6 @@ def context(tmp_path: Path) -> ToolContext:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     return ToolContext(workspace=workspace, notes=tmp_path / "notes", now=lambda: datetime.now(UTC))
-
-
-@asynccontextmanager
-async def service(path: Path, *, has_network: bool = False) -> AsyncIterator["asyncio.Task[None]"]:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
-            serving = group.create_task(serve_commands(listener, has_network=has_network), name="sandbox")
-            yield serving
-            serving.cancel()
 
 
 async def run(command: str, context: ToolContext, path: Path, **changes: object) -> ToolOutcome:

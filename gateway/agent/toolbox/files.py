@@ -4,19 +4,17 @@ import asyncio
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
-from secrets import token_hex
 from time import monotonic
 from typing import Annotated, BinaryIO
 
 from msgspec import Meta
 
-from gateway.agent.toolbox.workspace import explain_os_errors, open_inside, open_parent
+from gateway.agent.toolbox.workspace import explain_os_errors, open_inside, open_parent, replace_file
 from gateway.agent.tools import ToolContext, ToolFailed, tool
-from gateway.private_files import CREATE, FILE_MODE, open_private
+from gateway.private_files import FILE_MODE, open_private
 from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.text import excerpt
 
@@ -157,21 +155,7 @@ def _write(context: ToolContext, path: str, data: bytes, seen: os.stat_result | 
             raise ToolFailed(f"{path!r} exists, and is not a file.")
         if seen and (existing is None or _version(existing) != _version(seen)):
             raise ToolFailed(f"{path!r} has been changed by another program. Read it again.")
-        mode = stat.S_IMODE(existing.st_mode) & 0o777 if existing else FILE_MODE
-        temporary = f".{token_hex(8)}.tmp"
-        descriptor = open_private(temporary, CREATE, directory=folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=folder)
-            raise
-        os.fsync(folder)
+        replace_file(folder, name, data, mode=existing.st_mode if existing else FILE_MODE)
 
 
 def _version(found: os.stat_result) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Opens files of the workspace and of the session, and never others, even if links are swapped at the same time."""
+"""Opens and replaces files of the workspace and of the session, never others, even if links are swapped."""
 
 import errno
 import os
@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from secrets import token_hex
 
 import structlog
 
 from config.files import make_private_directory
 from gateway.agent.tools import ToolContext, ToolFailed
-from gateway.private_files import NotAFile, open_private
+from gateway.private_files import CREATE, FILE_MODE, NotAFile, open_private
 from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.text import excerpt
 
@@ -28,10 +29,10 @@ def open_inside(context: ToolContext, path: str, flags: int = 0) -> Iterator[int
         attachment = _path_in_attachments(context, path)
         if attachment is None:
             root = _workspace_root(context)
-            descriptor = _open_path(root, _parts(root, path) or ["."], flags)
+            descriptor = open_path(root, parts_inside(root, path) or ["."], flags)
         else:
             root, inner = attachment
-            descriptor = _open_path(root, _parts(root, inner) or ["."], flags)
+            descriptor = open_path(root, parts_inside(root, inner) or ["."], flags)
     try:
         yield descriptor
     finally:
@@ -45,10 +46,10 @@ def open_parent(context: ToolContext, path: str) -> Iterator[tuple[int, str]]:
         if _path_in_attachments(context, path) is not None:
             raise ToolFailed(f"The files in {ATTACHMENTS} cannot be changed. Write to a file in the workspace instead.")
         root = _workspace_root(context)
-        *folders, name = _parts(root, path) or [""]
+        *folders, name = parts_inside(root, path) or [""]
         if not name:
             raise ToolFailed("That is the workspace itself. Name a file in it.")
-        descriptor = _open_path(root, folders, os.O_DIRECTORY, creates=True)
+        descriptor = open_path(root, folders, os.O_DIRECTORY, creates=True)
     try:
         yield descriptor, name
     finally:
@@ -59,7 +60,7 @@ def command_folder(context: ToolContext) -> Path:
     """Return the workspace for a command, which can use all of it. Raises `ToolFailed` if there is none."""
     with explain_os_errors("."):
         root = _workspace_root(context)
-        os.close(_open_path(root, _parts(root, "."), os.O_DIRECTORY))
+        os.close(open_path(root, parts_inside(root, "."), os.O_DIRECTORY))
     return root
 
 
@@ -84,7 +85,7 @@ def _workspace_root(context: ToolContext) -> Path:
         # workspace contains this one.
         return context.workspace
     make_private_directory(context.workspace)
-    return _not_resolved(context.workspace)
+    return not_resolved(context.workspace)
 
 
 def _path_in_attachments(context: ToolContext, path: str) -> tuple[Path, str] | None:
@@ -93,7 +94,7 @@ def _path_in_attachments(context: ToolContext, path: str) -> tuple[Path, str] | 
         return None
     given = PurePosixPath(path)
     if given.is_relative_to(ATTACHMENTS):
-        return _not_resolved(context.attachments), str(given.relative_to(ATTACHMENTS))
+        return not_resolved(context.attachments), str(given.relative_to(ATTACHMENTS))
     former = _FORMER_COPY.fullmatch(str(given))
     if former is None or os.path.lexists(context.workspace / path):
         return None
@@ -103,28 +104,31 @@ def _path_in_attachments(context: ToolContext, path: str) -> tuple[Path, str] | 
         same = [name for name in sorted(names) if name.startswith(former[1]) and name.endswith(former[2])]
         if same:
             name = given.name if given.name in same else same[-1]
-            return _not_resolved(context.attachments), name
+            return not_resolved(context.attachments), name
     return None
 
 
-def _not_resolved(folder: Path) -> Path:
-    """Resolve the path of a folder of ours, but not its last part: if that were a link, `_parts` would refuse it."""
+def not_resolved(folder: Path) -> Path:
+    """Resolve the path of a folder of ours, but not its last part: a link there is refused by `parts_inside`."""
     return folder.parent.resolve() / folder.name
 
 
-def _parts(root: Path, path: str) -> list[str]:
-    """Return the parts of the resolved `path` below `root`."""
+def parts_inside(root: Path, path: str) -> list[str]:
+    """Return the parts of the resolved `path` below `root`. Logs an attempt to leave it, and raises `ToolFailed`."""
     # Links are resolved here, so that a link within the workspace may be used. A loop of links is left as it is, and
     # fails when it is opened: `Path.resolve` raises for it only before Python 3.13.
     target = Path(os.path.realpath(root / path))
     if not target.is_relative_to(root):
-        log.warning("workspace_escape_refused", path=excerpt(path, 200))
+        log.warning("workspace_escape_refused", security=True, path=excerpt(path, 200))
         raise ToolFailed("That path is outside the workspace. Only files inside it can be used.")
     return list(target.relative_to(root).parts)
 
 
-def _open_path(root: Path, parts: list[str], flags: int, *, creates: bool = False) -> int:
-    """Open a resolved path part by part, following no link: one could have been created since it was resolved."""
+def open_path(root: Path, parts: list[str], flags: int, *, creates: bool = False) -> int:
+    """Open a resolved path part by part, following no link: one could have been created since it was resolved.
+
+    Raises `OSError`. The caller closes the descriptor.
+    """
     descriptor = _open_folder(root)
     for depth, part in enumerate(parts, start=1):
         try:
@@ -136,6 +140,24 @@ def _open_path(root: Path, parts: list[str], flags: int, *, creates: bool = Fals
             os.close(descriptor)
         descriptor = child
     return descriptor
+
+
+def replace_file(folder: int, name: str, data: bytes, *, mode: int = FILE_MODE) -> None:
+    """Write the file `name` in an open folder atomically: a reader sees the old content or the new one."""
+    temporary = f".{token_hex(8)}.tmp"
+    descriptor = open_private(temporary, CREATE, directory=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode & 0o777)
+            os.fsync(file.fileno())
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    os.fsync(folder)
 
 
 def _open_folder(path: Path) -> int:
