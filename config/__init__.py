@@ -10,6 +10,7 @@ from config.settings.agents import AgentSettings, ModelSettings, ProviderSetting
 from config.settings.channels import AccountSettings, Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
+from config.settings.storage import StorageSettings
 from config.settings.tools import (
     FetchSettings,
     FileSettings,
@@ -30,7 +31,9 @@ from config.types import (
     HookPreset,
     LogFormat,
     LogLevel,
+    MigrateMode,
     ProviderKind,
+    StorageEngine,
     WaitingSign,
     WorkspaceMode,
 )
@@ -60,6 +63,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "McpSettings",
+    "MigrateMode",
     "ModelSettings",
     "Problem",
     "ProviderKind",
@@ -70,6 +74,8 @@ __all__ = [
     "SessionSettings",
     "Settings",
     "ShellSettings",
+    "StorageEngine",
+    "StorageSettings",
     "ToolSettings",
     "TranscriptionSettings",
     "WaitingSign",

@@ -65,7 +65,7 @@ class ConfigError(Exception):
         super().__init__("\n".join([f"{path or 'The settings'}: {count}", *(f"  {each}" for each in self.problems)]))
 
 
-class InvalidValue(ValueError):  # It is raised inside validators and never leaves this package as it is.
+class InvalidValue(ValueError):  # It is raised inside validators, and by checks of folders.
     """Raised by a validator for one key. `explain` adds the key path."""
 
     def __init__(self, message: str, hint: str = "") -> None:

@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from config.deprecations import apply_deprecations
-from config.errors import ConfigError, Problem, explain
+from config.errors import ConfigError, InvalidValue, Problem, explain
 from config.model import Settings, add_built_ins, cross_table_problems
 from config.secrets import EXPOSED_SECRET, LoadContext
-from config.types import WEBHOOK_CHANNEL, DmPolicy, DmScope
+from config.types import WEBHOOK_CHANNEL, Backend, DmPolicy, DmScope
+from config.work_trees import check_repo_place
 
 _IDLE_VARIABLE = "AGENT_SESSION_IDLE_TIMEOUT"
 _SANDBOX_VARIABLE = "GATEHOUSE_SANDBOX_SOCKET"
@@ -175,6 +176,11 @@ def _apply_environment(tables: dict[str, Any], environ: Mapping[str, str], probl
             tables = {**tables, "session": {**session, "idle_minutes": int(minutes)}}
             if isinstance(api := tables.get("api", {}), dict):
                 tables["api"] = {**api, "idle_minutes": int(minutes)}
+            if isinstance(agents := tables.get("agents", {}), dict):
+                tables["agents"] = {
+                    name: {**agent, "idle_minutes": int(minutes)} if _is_coding_agent(agent) else agent
+                    for name, agent in agents.items()
+                }
         else:
             message = f"the environment variable {_IDLE_VARIABLE} must be a whole number of minutes"
             hint = f"set it to a number, or unset {_IDLE_VARIABLE}"
@@ -191,6 +197,10 @@ def _apply_environment(tables: dict[str, Any], environ: Mapping[str, str], probl
     return tables
 
 
+def _is_coding_agent(table: object) -> bool:
+    return isinstance(table, dict) and table.get("backend") == Backend.ACP
+
+
 def _find_warnings(settings: Settings) -> Iterator[str]:
     """Yield combinations of settings that are valid but probably not intended."""
     if settings.session.dm_scope is DmScope.PER_PEER and not settings.session.identity_links:
@@ -204,9 +214,25 @@ def _find_warnings(settings: Settings) -> Iterator[str]:
     webhook = settings.channels.get(WEBHOOK_CHANNEL)
     if webhook is not None and webhook.enabled and not webhook.hooks:
         yield f"channels.{WEBHOOK_CHANNEL} has no hooks: no program can call it"
+    for name, agent in settings.agents.items():
+        if agent.backend is Backend.ACP and not settings.repos:
+            yield f"agents.{name} has no repository to work in: add one as a table [[repos]]"
+        if (home := agent.sandbox.home) is not None and not os.path.isdir(home):  # noqa: PTH112 - it never raises.
+            yield (
+                f"agents.{name}.sandbox.home: the folder {home} does not exist, so the agent can't start: "
+                "create it, and log in there"
+            )
     for number, binding in enumerate(settings.bindings):
         if binding.channel and binding.channel not in settings.channels:
             yield f"bindings[{number}].channel: there is no table [channels.{binding.channel}], so it never matches"
+    has_coding_agent = any(agent.backend is Backend.ACP for agent in settings.agents.values())
     for number, repo in enumerate(settings.repos):
+        # Warnings, since the folder may be on a disk that is not mounted. That must not keep the gateway from starting.
         if trouble := repo.find_trouble():
-            yield f"repos[{number}].path: {trouble}, so /workspace does not offer `{repo.name}`"
+            who = "no session can use" if has_coding_agent else "/workspace does not offer"
+            yield f"repos[{number}].path: {trouble}, so {who} `{repo.id}`: restore the folder, or correct the path"
+        elif has_coding_agent:
+            try:
+                check_repo_place(repo.path, settings.gateway.root_of_repos, is_git=True)
+            except InvalidValue as error:
+                yield f"repos[{number}].path: {error}, so coding agents can't use `{repo.id}`: {error.hint}"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -11,6 +12,7 @@ from config.settings.agents import VENDORS, AgentSettings, ProviderSettings, Rep
 from config.settings.channels import Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
+from config.settings.storage import StorageSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
 from config.types import (
     PRIVATE_WORKSPACES,
@@ -19,6 +21,7 @@ from config.types import (
     Backend,
     ProviderKind,
     Slug,
+    StorageEngine,
     Table,
     resolve_links,
 )
@@ -30,6 +33,9 @@ class Settings(Table):
     gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The gateway.")
     http: HttpSettings = Field(default_factory=HttpSettings, description="The HTTP server.")
     session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
+    storage: StorageSettings = Field(
+        default_factory=StorageSettings, description="Where sessions and the spool are stored."
+    )
     api: ApiSettings = Field(default_factory=ApiSettings, description="The HTTP API for programs.")
     limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on the use of models.")
     agents: dict[Slug, AgentSettings] = Field(
@@ -58,6 +64,7 @@ class Settings(Table):
         "gateway": {},
         "http": {},
         "session": {},
+        "storage": {},
         "api": {},
         "limits": {},
         "tools": {"shell": {}, "fetch": {}},
@@ -93,10 +100,10 @@ class Settings(Table):
 
     @field_validator("repos")
     @classmethod
-    def _check_repo_names_differ(cls, repos: tuple[Repo, ...]) -> tuple[Repo, ...]:
-        for name, count in Counter(repo.name for repo in repos).items():
+    def _check_repo_ids_differ(cls, repos: tuple[Repo, ...]) -> tuple[Repo, ...]:
+        for repo_id, count in Counter(repo.id for repo in repos).items():
             if count > 1:
-                raise InvalidValue(f"the name `{name}` is used {count} times", "give each repo its own name")
+                raise InvalidValue(f"the id `{repo_id}` is used {count} times", "give each repo its own id")
         return repos
 
     @model_validator(mode="after")
@@ -113,10 +120,15 @@ class Settings(Table):
 
 
 def folder_problems(settings: Settings) -> list[Problem]:
-    """Return the folders in which tools could read what does not belong to their session."""
+    """Return the folders in which tools and programs could read what does not belong to their session."""
     # Tools read and write these folders, and data_dir contains the token and everyone's conversations.
     data = resolve_links(settings.gateway.data_dir)
     folders = {f"repos[{number}].path": repo.path for number, repo in enumerate(settings.repos)}
+    for name, agent in settings.agents.items():
+        if agent.sandbox.home is not None:
+            folders[f"agents.{name}.sandbox.home"] = resolve_links(agent.sandbox.home)
+        for number, path in enumerate(agent.sandbox.readable):
+            folders[f"agents.{name}.sandbox.readable[{number}]"] = resolve_links(path)
     workspaces = resolve_links(settings.gateway.workspace_root)
     if workspaces != data / "workspace":  # The default, in which the gateway itself keeps nothing.
         folders["gateway.workspace_root"] = workspaces
@@ -129,6 +141,7 @@ def folder_problems(settings: Settings) -> list[Problem]:
         for key, folder in folders.items()
         if data.is_relative_to(folder) or folder.is_relative_to(data)
     ]
+    problems += _database_problems(settings, data, {**folders, "gateway.workspace_root": workspaces})
     # A repo may be a shared workspace or lie inside one, but private ones belong to their scopes.
     return problems or [
         Problem(
@@ -140,6 +153,31 @@ def folder_problems(settings: Settings) -> list[Problem]:
         if workspaces.is_relative_to(repo.path)
         or (repo.path.is_relative_to(workspaces) and PRIVATE_WORKSPACES in repo.path.relative_to(workspaces).parts[0])
     ]
+
+
+def _database_problems(settings: Settings, data: Path, folders: Mapping[str, Path]) -> Iterator[Problem]:
+    """Yield the problems with the place of a SQLite database."""
+    if settings.storage.engine is not StorageEngine.SQLITE:
+        return
+    file = resolve_links(settings.storage.path)
+    for key, folder in folders.items():
+        if file.is_relative_to(folder):
+            yield Problem(
+                key="storage.url",
+                message=f"is a file inside {key}, so tools could read everyone's conversations",
+                hint="choose a file in gateway.data_dir, or in another folder that no agent can use",
+            )
+            return
+    if (file.parent == data and file.name.startswith(_NAMES_IN_USE)) or file.is_relative_to(data / "sessions"):
+        yield Problem(
+            key="storage.url",
+            message="is a file that the gateway uses for something else",
+            hint="choose another name, like gatehouse.db",
+        )
+
+
+_NAMES_IN_USE = ("spool.db", "gatehouse.lock", "gatehouse.toml")
+"""How the names of files in the data directory start that are no databases of the SQLite engine."""
 
 
 def add_built_ins(tables: dict[str, object]) -> dict[str, object]:
@@ -158,6 +196,7 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
     `tables` may be invalid in any other way: the loader calls this for raw tables too, to report everything at once.
     """
     providers, agents = tables.get("providers"), tables.get("agents")
+    repos = _repo_ids(tables.get("repos"))
     for name, agent in agents.items() if isinstance(agents, dict) else ():
         if not isinstance(agent, dict):
             continue
@@ -170,6 +209,10 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
         if uses_model and agent.get("model") is None and kind in {*VENDORS}:
             message, hint = f'is required by providers of kind "{kind}"', "set it to a model that the endpoint offers"
             yield Problem(key=f"{key}.model", message=message, hint=hint)
+
+        named_repos = agent.get("repos")
+        for number, repo in enumerate(named_repos if isinstance(named_repos, list | tuple) else ()):
+            yield from _unknown(f"{key}.repos[{number}]", repo, "repo", repos)
 
         fallbacks = agent.get("fallbacks")
         for number, fallback in enumerate(fallbacks if isinstance(fallbacks, list | tuple) else ()):
@@ -211,6 +254,13 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _unknown(f"bindings[{number}].agent", binding.get("agent"), "agent", agents)
 
 
+def _repo_ids(repos: object) -> dict[str, object]:
+    """Return the ids of the [[repos]]. One that is not a table, or has no id, is left to validation."""
+    tables = [repo for repo in repos if isinstance(repo, dict)] if isinstance(repos, list | tuple) else []
+    ids = (repo.get("id", repo.get("name")) for repo in tables)
+    return {each: None for each in ids if isinstance(each, str)}
+
+
 def _webhook_problems(channels: object) -> Iterator[Problem]:
     tables = channels if isinstance(channels, dict) else {}
     for name, table in tables.items():
@@ -250,5 +300,6 @@ def _unknown(key: str, name: object, table: str, known: object) -> Iterator[Prob
         near = did_you_mean(name, known)
         # A name unlike any other is not quoted: it may be a secret in the wrong place.
         message = f"the {table} `{name}` does not exist" if near else f"this {table} does not exist"
-        hint = near or f"add a table [{table}s.<name>], or use one of: {', '.join(sorted(known))}"
+        new = "[[repos]]" if table == "repo" else f"[{table}s.<name>]"
+        hint = near or f"add a table {new}" + (f", or use one of: {', '.join(sorted(known))}" if known else "")
         yield Problem(key=key, message=message, hint=hint)

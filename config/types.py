@@ -115,6 +115,17 @@ class Backend(StrEnum):
     ACP = "acp"
 
 
+class AgentPreset(StrEnum):
+    """A known coding agent, by its vendor's name for it."""
+
+    CLAUDE = "claude"
+    CODEX = "codex"
+    COPILOT = "copilot"
+    GEMINI = "gemini"
+    OPENCODE = "opencode"
+    QWEN = "qwen"
+
+
 PRIVATE_WORKSPACES = ".private"
 """Ends the name of the folder with an agent's private workspaces. No agent's name contains a dot."""
 
@@ -163,6 +174,21 @@ class WorkspaceMode(StrEnum):
 
     PRIVATE = "private"
     SHARED = "shared"
+
+
+class StorageEngine(StrEnum):
+    """What stores sessions and the spool."""
+
+    FILES = "files"
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+class MigrateMode(StrEnum):
+    """Who migrates the database to a new schema: the gateway when it starts, or a person."""
+
+    AUTO = "auto"
+    MANUAL = "manual"
 
 
 class ProviderKind(StrEnum):

@@ -27,18 +27,24 @@ def test_the_example_loads_with_every_line_uncommented(tmp_path: Path) -> None:
     (tmp_path / "telegram-work.token").write_text("123:abc", encoding="utf-8")
     lines = [_uncomment(line) for line in EXAMPLE.read_text(encoding="utf-8").splitlines()]
     lines.remove('system_prompt = "You are a helpful assistant."')  # Excludes prompt_file.
+    lines[lines.index('url = "files:"')] = (
+        'url = "postgresql://gatehouse@localhost/gatehouse"'  # Files need no password.
+    )
     variables = (
         "GATEHOUSE_TOKEN",
+        "GATEHOUSE_DB_PASSWORD",
         "OPENAI_API_KEY",
         "TELEGRAM_TOKEN",
         "DISCORD_TOKEN",
         "WEBHOOK_SECRET",
         "SEARCH_API_KEY",
+        "GEMINI_API_KEY",
     )
     environ = dict.fromkeys((*variables, "TICKETS_AUTHORIZATION"), "a-value-of-good-length")
     read = load(write_config(tmp_path, "\n".join(lines)), environ).settings
     assert read.bindings[0].thread == "42"
     assert set(read.mcp) == {"search", "tickets"}
+    assert read.agents["coder"].repos == tuple(repo.id for repo in read.repos)
 
 
 def _uncomment(line: str) -> str:

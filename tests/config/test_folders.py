@@ -78,7 +78,10 @@ def test_a_repo_that_cannot_be_used_causes_a_warning(tmp_path: Path, repo: str, 
     path = write_config(tmp_path, f'[[repos]]\nname = "website"\npath = "{repo}"\n')
     (warning,) = load(path, {}).warnings
     expected = trouble.format(folder=tmp_path)
-    assert warning == f"repos[0].path: {expected}, so /workspace does not offer `website`"
+    assert (
+        warning
+        == f"repos[0].path: {expected}, so /workspace does not offer `website`: restore the folder, or correct the path"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="needs a user who is not root: root can read everything")
@@ -87,3 +90,75 @@ def test_a_repo_that_this_user_may_not_read_causes_a_warning(tmp_path: Path) -> 
     path = write_config(tmp_path, '[[repos]]\nname = "website"\npath = "closed"\n')
     (warning,) = load(path, {}).warnings
     assert "this user may not read the folder" in warning
+
+
+CODER = '[agents.coder]\nbackend = "acp"\ncommand = ["agent"]\n'
+
+
+def test_a_repo_has_an_id_and_a_name_and_each_defaults_to_the_other(tmp_path: Path) -> None:
+    text = '[[repos]]\nname = "old"\npath = "a"\n[[repos]]\nid = "new"\nname = "The new one"\npath = "b"\n'
+    repos = load(write_config(tmp_path, text + '[[repos]]\nid = "short"\npath = "c"\n'), {}).settings.repos
+    assert [(repo.id, repo.name) for repo in repos] == [("old", "old"), ("new", "The new one"), ("short", "short")]
+
+
+def test_a_repo_whose_name_is_no_slug_needs_an_id(tmp_path: Path) -> None:
+    path = write_config(tmp_path, '[[repos]]\nname = "The old one"\npath = "a"\n')
+    assert "must be a short name" in problems_of(path)["repos[0].id"].message
+
+
+def test_an_agent_names_only_repos_that_exist(tmp_path: Path) -> None:
+    repo = '[[repos]]\nid = "website"\npath = "."\n'
+    problem = problems_of(write_config(tmp_path, f'{CODER}repos = ["websit"]\n{repo}'))["agents.coder.repos[0]"]
+    assert (problem.message, problem.hint) == ("the repo `websit` does not exist", "did you mean `website`?")
+    problem = problems_of(write_config(tmp_path, f'{CODER}repos = ["other"]\n'))["agents.coder.repos[0]"]
+    assert problem.hint == "add a table [[repos]]"
+
+
+@pytest.mark.parametrize(
+    ("path", "warning"),
+    [
+        ("gone", "the folder {folder}/gone does not exist, so no session can use `app`"),
+        ("plain", "the folder {folder}/plain is not a git work tree, so coding agents can't use `app`: run `git init`"),
+        ("broken", "{folder}/broken/.git has no HEAD, so it is not a git repository"),
+        ("linked", "{folder}/linked/.git is a link, so coding agents can't use `app`: replace the link"),
+        ("pointing", "{folder}/pointing/.git does not lead to a repository that knows this work tree"),
+    ],
+)
+def test_a_repo_that_coding_agents_cannot_use_is_named_with_the_fix(tmp_path: Path, path: str, warning: str) -> None:
+    for folder in ("plain", "broken/.git", "linked", "pointing", "git"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "git/HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "linked/.git").symlink_to(tmp_path / "git")
+    (tmp_path / "pointing/.git").write_text(f"gitdir: {tmp_path}/git\n")
+    repo = f'[[repos]]\nid = "app"\npath = "{path}"\n'
+    (found,) = load(write_config(tmp_path, CODER + repo), {}).warnings
+    assert found.startswith(f"repos[0].path: {warning.format(folder=tmp_path)}")
+    # Other agents can work in any folder.
+    warnings = load(write_config(tmp_path, repo), {}).warnings
+    assert len(warnings) == (path == "gone")
+
+
+def test_a_missing_home_of_a_coding_agent_is_named_with_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "app/.git").mkdir(parents=True)
+    (tmp_path / "app/.git/HEAD").write_text("ref: refs/heads/main\n")
+    path = write_config(
+        tmp_path, f'{CODER}[agents.coder.sandbox]\nhome = "home"\n[[repos]]\nid = "app"\npath = "app"\n'
+    )
+    (warning,) = load(path, {}).warnings
+    assert warning.startswith(f"agents.coder.sandbox.home: the folder {tmp_path}/home does not exist")
+    (tmp_path / "home").mkdir()
+    assert load(path, {}).warnings == ()
+
+
+def test_a_repo_outside_the_root_is_named_with_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "app/.git").mkdir(parents=True)
+    (tmp_path / "app/.git/HEAD").write_text("ref: refs/heads/main\n")
+    repo = f'{CODER}[[repos]]\nid = "app"\npath = "app"\n[gateway]\nrepo_root = "'
+    (warning,) = load(write_config(tmp_path, f'{repo}elsewhere"'), {}).warnings
+    assert f"{tmp_path}/app is outside {tmp_path}/elsewhere" in warning
+    assert "so coding agents can't use `app`: move it there, or change gateway.repo_root" in warning
+    inside = write_config(tmp_path, f'{repo}."')
+    assert load(inside, {}).warnings == ()
+    (warning,) = load(inside, {"AGENT_WORKSPACE_ROOT": "/srv/src"}).warnings
+    assert f"{tmp_path}/app is outside /srv/src" in warning
+    assert "$AGENT_WORKSPACE_ROOT overrides it" in warning

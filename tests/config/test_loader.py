@@ -150,3 +150,64 @@ def test_a_file_named_explicitly_must_exist(tmp_path: Path, explicit: Path | Non
 def test_a_new_file_is_created_in_the_home_folder(tmp_path: Path) -> None:
     cwd, home = tmp_path / "cwd", tmp_path / "home"
     assert destination(None, {}, cwd, home) == home / ".gatehouse" / "gatehouse.toml"
+
+
+def test_the_environment_overrides_the_idle_minutes_of_coding_agents_only(tmp_path: Path) -> None:
+    text = '[agents.coder]\nbackend = "acp"\ncommand = ["agent"]\nidle_minutes = 5\n[agents.helper]\n'
+    path = write_config(tmp_path, text)
+    agents = load(path, {"AGENT_SESSION_IDLE_TIMEOUT": "7"}).settings.agents
+    assert (agents["coder"].idle_minutes, agents["helper"].idle_minutes) == (7, 30)
+    assert load(path, {}).settings.agents["coder"].idle_minutes == 5
+
+
+CODER = '[agents.coder]\nbackend = "acp"\n'
+
+
+def test_an_unknown_preset_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    path = write_config(tmp_path, CODER + 'preset = "gemni"')
+    problems = problems_of(path)
+    assert list(problems) == ["agents.coder.preset"]
+    problem = problems["agents.coder.preset"]
+    assert problem.message == ("must be 'claude', 'codex', 'copilot', 'gemini', 'opencode' or 'qwen', got 'gemni'")
+    assert problem.hint == "did you mean `gemini`?"
+
+
+def test_an_agent_without_preset_and_command_is_told_what_to_set(tmp_path: Path) -> None:
+    problem = problems_of(write_config(tmp_path, CODER))["agents.coder.command"]
+    assert problem.message == 'or preset is required by backend "acp"'
+    assert 'preset = "gemini"' in problem.hint
+
+
+def test_a_key_of_the_other_backend_is_reported_with_its_fix(tmp_path: Path) -> None:
+    path = write_config(tmp_path, CODER + 'preset = "gemini"\nask = ["edit"]\n[agents.main]\nmode = "plan"')
+    problems = problems_of(path)
+    assert problems["agents.coder.ask"].hint == "remove it: the program decides what it asks about; see mode"
+    assert problems["agents.main.mode"].hint == 'set backend = "acp", or remove mode'
+
+
+def test_a_program_may_not_read_the_data_directory(tmp_path: Path) -> None:
+    sandbox = f'[agents.coder.sandbox]\nhome = "{tmp_path}"\nreadable = ["/usr", "{tmp_path}/data/files"]\n'
+    text = f'[gateway]\ndata_dir = "{tmp_path}/data"\n' + CODER + 'preset = "gemini"\n' + sandbox
+    problems = problems_of(write_config(tmp_path, text))
+    assert set(problems) == {"agents.coder.sandbox.home", "agents.coder.sandbox.readable[1]"}
+    assert "overlaps with gateway.data_dir" in problems["agents.coder.sandbox.home"].message
+
+
+def test_the_path_of_a_program_starts_at_the_folder_of_the_file(tmp_path: Path) -> None:
+    def command(given: str) -> str:
+        path = write_config(tmp_path, CODER + f'command = ["{given}", "./argument"]')
+        program, argument = load(path, {"HOME": "/home/ada"}).settings.agents["coder"].command
+        assert argument == "./argument"
+        return program
+
+    assert command("bin/agent") == f"{tmp_path}/bin/agent"
+    assert command("~/bin/agent") == "/home/ada/bin/agent"
+    assert command("/opt/agent") == "/opt/agent"
+    assert command("agent") == "agent"
+
+
+def test_a_coding_agent_without_any_repo_is_warned_about(tmp_path: Path) -> None:
+    path = write_config(tmp_path, CODER + 'preset = "gemini"')
+    assert load(path, {}).warnings == ("agents.coder has no repository to work in: add one as a table [[repos]]",)
+    path = write_config(tmp_path, CODER + 'preset = "gemini"\n[[repos]]\nid = "website"\npath = "website"\n')
+    assert "has no repository" not in str(load(path, {}).warnings)

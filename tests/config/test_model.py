@@ -175,6 +175,58 @@ def test_a_command_is_required_for_acp_and_rejected_for_llm() -> None:
     assert AgentSettings(backend=Backend.ACP, command=("x",)).command == ("x",)
 
 
+ACP_VALUES = {
+    "preset": "gemini",
+    "command": ["x"],
+    "env": {"A": "b"},
+    "mode": "default",
+    "repos": [],
+    "worktree": False,
+    "client_files": False,
+    "client_terminal": False,
+    "max_active": 5,
+    "idle_minutes": 30,
+    "start_timeout": 60.0,
+    "sandbox": {},
+}
+LLM_VALUES = {
+    "provider": "offline",
+    "fallbacks": [],
+    "tools": [],
+    "ask": ["shell"],
+    "workspace": "shared",
+    "max_iterations": 200,
+}
+BOTH_VALUES = {"model": "m", "always_allow": [], "choosable": True, "system_prompt": "Hi"}
+
+
+@pytest.mark.parametrize("key", ACP_VALUES)
+def test_a_key_of_a_program_is_rejected_for_llm(key: str) -> None:
+    with pytest.raises(ValidationError, match='is not used by backend "llm"'):
+        AgentSettings.model_validate({key: ACP_VALUES[key]})
+
+
+@pytest.mark.parametrize("key", LLM_VALUES)
+def test_a_key_of_a_model_is_rejected_for_acp(key: str) -> None:
+    with pytest.raises(ValidationError, match='is not used by backend "acp"'):
+        AgentSettings.model_validate({"backend": "acp", "preset": "gemini", key: LLM_VALUES[key]})
+
+
+def test_every_key_of_an_agent_belongs_to_a_backend_or_to_both() -> None:
+    both = {*BOTH_VALUES, "backend", "prompt_file"}  # The last excludes system_prompt.
+    assert {*ACP_VALUES, *LLM_VALUES, *both} == set(AgentSettings.model_fields)
+    program = {"backend": "acp", **ACP_VALUES, **BOTH_VALUES}
+    assert set(AgentSettings.model_validate(program).model_dump()) == {*ACP_VALUES, *both}
+    model = {"backend": "llm", **LLM_VALUES, **BOTH_VALUES}
+    assert set(AgentSettings.model_validate(model).model_dump()) == {*LLM_VALUES, *both}
+
+
+@pytest.mark.parametrize("name", ["A=B", "1A", "A B", "ä", "A-B"])
+def test_a_name_that_no_environment_variable_can_have_is_rejected(name: str) -> None:
+    with pytest.raises(ValidationError, match="a name that no environment variable can have"):
+        AgentSettings.model_validate({"backend": "acp", "preset": "gemini", "env": {name: "x"}})
+
+
 def test_system_prompt_and_prompt_file_exclude_each_other() -> None:
     with pytest.raises(ValidationError, match="combined with system_prompt"):
         AgentSettings(system_prompt="Hi", prompt_file=Path("x"))
