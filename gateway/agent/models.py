@@ -110,10 +110,7 @@ def describe(provider: str, settings: ProviderSettings, model: str | None) -> Mo
     """Return the facts about `model`: from the settings, else from its family, else cautious guesses."""
     if settings.kind is ProviderKind.OFFLINE:
         return ModelInfo(name=f"{provider}/{model or 'rules'}", context_tokens=200_000, sums_up=False, prices=_FREE)
-    # Some endpoints put the maker before the name (`openai/gpt-5`).
-    short = (model or "").rpartition("/")[2].lower()
-    matching = [prefix for prefix in _FAMILIES if short.startswith(prefix)]
-    family = _FAMILIES[max(matching, key=len)] if matching else ModelInfo(name="")
+    family = _find_family(model or "")
     own = settings.models.get(model or "", ModelSettings())
     prices = family.prices
     if own.input_price is not None and own.output_price is not None:
@@ -131,3 +128,15 @@ def describe(provider: str, settings: ProviderSettings, model: str | None) -> Mo
         sees_images=family.sees_images if own.sees_images is None else own.sees_images,
         prices=prices,
     )
+
+
+def family_info(agent: str, model: str) -> ModelInfo:
+    """Return the facts about the model that a coding agent uses by itself."""
+    return replace(_find_family(model), name=f"{agent}/{model}", sees_images=True, sums_up=False)
+
+
+def _find_family(model: str) -> ModelInfo:
+    # Some endpoints put the maker before the name (`openai/gpt-5`).
+    short = model.rpartition("/")[2].lower()
+    matching = [prefix for prefix in _FAMILIES if short.startswith(prefix)]
+    return _FAMILIES[max(matching, key=len)] if matching else ModelInfo(name="")

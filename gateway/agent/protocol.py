@@ -107,6 +107,20 @@ class ToolFinished(Struct, frozen=True, kw_only=True):
     outcome: ToolOutcome
 
 
+class ToolReported(Struct, frozen=True, kw_only=True):
+    """A coding agent has begun a tool call of its own. `text` is what it has written since the call before."""
+
+    text: str
+    call: ToolCall
+    model: str = ""
+
+
+class ToolChanged(Struct, frozen=True, kw_only=True):
+    """A coding agent has completed the title or the arguments of a call that it had reported."""
+
+    call: ToolCall
+
+
 class PlannedStep(Struct, frozen=True, kw_only=True):
     """`status` is `pending`, `in_progress` or `completed`."""
 
@@ -127,4 +141,5 @@ class Done(Struct, frozen=True, kw_only=True):
     steps: int
 
 
-Event = TextDelta | StepDone | ToolStarted | ToolFinished | PlanUpdated | Done
+Event = TextDelta | StepDone | ToolReported | ToolChanged | ToolStarted | ToolFinished | PlanUpdated | Done
+"""The loop around a model yields no `ToolReported` and no `ToolChanged`; a coding agent yields no `StepDone`."""

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from gateway.conversation import UserMessage
+from gateway.conversation import Message, UserMessage
 from gateway.text import excerpt
 
 _MAX_NAME_CHARS = 64
@@ -29,6 +29,13 @@ def with_sender(message: UserMessage) -> str:
     name, sender_id = sanitize_name(message.sender), sanitize_name(message.sender_id)
     sender = f'"{name}", id "{sender_id}"' if name and sender_id else f'"{name or sender_id}"'
     return f"[message from {sender}]\n{text}"
+
+
+def without_sender(message: Message) -> Message:
+    """Return a message without its sender's name. Where only one person writes, the model is not told who it is."""
+    if isinstance(message, UserMessage) and (message.sender or message.sender_id):
+        return UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
+    return message
 
 
 def escape_markers(text: str) -> str:

@@ -1,21 +1,25 @@
 """The agent registry: every configured agent with its provider, prompt, tools and workspace."""
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from config import AgentSettings, Backend, Settings, WorkspaceMode
 from config.files import make_private_directory
 from config.types import resolve_links
-from gateway.agent.models import ModelInfo
-from gateway.agent.protocol import Provider
+from gateway.acp.presets import TOOL_KINDS, effective, environment
+from gateway.acp.programs import ProgramMissing, find_program
+from gateway.agent.models import ModelInfo, family_info
+from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
 from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.tools import Tool, Toolbox
 from gateway.distribution import Installation
-from gateway.errors import CannotStart, Refused
+from gateway.errors import CannotStart, ProviderFailed, Refused
 from gateway.files.workspaces import AgentWorkspace, private_folders, shared_folder, workspace_of
 from gateway.mcp.server import McpServers, server_of
 from gateway.sessions import SessionMeta
@@ -29,6 +33,8 @@ _SHELL = "shell"
 
 def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools: MoreTools = tuple) -> Toolbox:
     """Return the tools that the settings give to an agent. Raises `CannotStart` for a name that no tool can have."""
+    if agent.backend is Backend.ACP:
+        return Toolbox(())  # The program has its own.
     usual = {tool.spec.name: tool for tool in built_in(settings.tools)}
     known = usual | {tool.spec.name: tool for tool in ON_REQUEST}
     own = list(usual.values())
@@ -100,6 +106,19 @@ class ConfiguredAgent:
     workspace: AgentWorkspace
     """The workspace of the session that `AgentRegistry.chosen` was called for."""
     max_iterations: int
+    is_coding: bool = False
+    """Whether it is a program that speaks ACP. Then it has no provider and no tools of ours."""
+
+
+class NoProvider:
+    """Stands for the provider of a coding agent, whose program calls its model itself."""
+
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        raise ProviderFailed(f"The agent {self._agent} works in sessions with a repository only.")
+        yield TextDelta(text="")  # Makes this a generator.
 
 
 class AgentRegistry:
@@ -110,7 +129,7 @@ class AgentRegistry:
             raise CannotStart("\n".join(faults))
         mcp = mcp or McpServers()
         self._providers = ProviderRegistry(settings.providers)
-        self._repos = {repo.name: AgentWorkspace(path=repo.path, name=repo.path.name) for repo in settings.repos}
+        self._repos = {repo.id: AgentWorkspace(path=repo.path, name=repo.path.name) for repo in settings.repos}
         self._root = settings.gateway.workspace_root
         self._modes = {name: agent.workspace for name, agent in settings.agents.items()}
         self._shared: dict[str, AgentWorkspace] = {}
@@ -123,8 +142,10 @@ class AgentRegistry:
             if is_shared:
                 # An owner may have replaced the folder by a link. An agent must not, so it is resolved only here.
                 self._shared[name] = AgentWorkspace(path=resolve_links(folder), name=name)
-            if agent.backend is Backend.LLM:
-                self._used_providers |= {agent.provider, *(each.partition("/")[0] for each in agent.fallbacks)}
+            if agent.backend is Backend.ACP:
+                self._agents[name] = self._open_coding_agent(name, agent, settings)
+                continue
+            self._used_providers |= {agent.provider, *(each.partition("/")[0] for each in agent.fallbacks)}
             lineup = self._providers.for_agent(agent.provider, agent.model, agent.fallbacks)
             # Each once, the agent's own model first: `/model` lists them in this order.
             own_model = (agent.model,) if agent.model else ()
@@ -143,6 +164,23 @@ class AgentRegistry:
                 workspace=self._workspace(name, f"agent:{name}"),
                 max_iterations=agent.max_iterations,
             )
+
+    def _open_coding_agent(self, name: str, agent: AgentSettings, settings: Settings) -> ConfiguredAgent:
+        about = partial(family_info, name)
+        return ConfiguredAgent(
+            name=name,
+            provider=NoProvider(name),
+            model=agent.model,
+            info=about(agent.model or effective(agent).name),
+            models=(agent.model,) if agent.model else (),
+            is_choosable=agent.choosable,
+            about=about,
+            system=_read_prompt(name, agent, settings) if agent.system_prompt or agent.prompt_file else "",
+            toolbox=Toolbox([]),
+            workspace=self._workspace(name, f"agent:{name}"),
+            max_iterations=agent.max_iterations,
+            is_coding=True,
+        )
 
     def __getitem__(self, name: str) -> ConfiguredAgent:
         return self._agents[name]
@@ -202,14 +240,29 @@ def agent_faults(settings: Settings) -> list[str]:
     ]
     for name, agent in settings.agents.items():
         if agent.backend is Backend.ACP:
-            faults.append(f"agents.{name}.backend: this version of Gatehouse doesn't support it yet. Remove it.")
-    for name, agent in settings.agents.items():
+            faults += _program_faults(name, agent, settings)
         for part in (_read_prompt, open_toolbox):
             try:
                 part(name, agent, settings)
             except CannotStart as fault:
                 faults.append(str(fault))
     return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
+
+
+def _program_faults(name: str, agent: AgentSettings, settings: Settings) -> Iterator[str]:
+    if find_spec("acp") is None:
+        command = Installation.present().extra_command("acp")
+        yield f"agents.{name} needs an extra that is not installed. Install it: {command}"
+    try:
+        private = (settings.gateway.data_dir, settings.gateway.workspace_root)
+        find_program(agent, os.environ.get("PATH", os.defpath), private=private)
+    except ProgramMissing as missing:
+        yield f"agents.{name}: {missing}"
+    preset = effective(agent)
+    if preset.needs_model_with in agent.env and not {preset.model_env} & environment(agent).keys():
+        yield f"agents.{name}.model is required by {preset.name} with {preset.needs_model_with}. Set it."
+    if unknown := [each for each in agent.always_allow if not any(fnmatchcase(kind, each) for kind in TOOL_KINDS)]:
+        yield f"agents.{name}.always_allow: unknown kind {', '.join(unknown)}. Available: {', '.join(TOOL_KINDS)}."
 
 
 def _make_folder(path: Path) -> None:

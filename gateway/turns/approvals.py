@@ -14,7 +14,7 @@ import structlog
 from gateway.access.rules import Live, are_same_person
 from gateway.agent.toolbox.named_files import digest_named_files
 from gateway.agent.tools import ToolContext, ToolFailed
-from gateway.aio import TurnSlot, finish_before_cancel
+from gateway.aio import TurnSlot, finish_before_cancel, wait_for_any
 from gateway.bounded import BoundedDict
 from gateway.contract import Address, Inbound, PeerKind
 from gateway.conversation import ToolCall
@@ -25,7 +25,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import DraftStream
 from gateway.sessions import SessionManager, entries
 from gateway.spool import InboxState, Operation, ResetAttempts, SetInboxState
-from gateway.spool.spool import retry_while_full
+from gateway.spool.spool import retry_while_unavailable
 from gateway.text.plain import duration
 from gateway.turns.grants import GrantBook
 from gateway.turns.question import Decision, Question, question_text
@@ -198,16 +198,44 @@ class ApprovalGate:
 
         A question from before a restart is not asked again, and its decision counts.
         """
-        job, known = state.jobs[0], state.approvals.get(call.id)
-        timeout = self._live.settings.gateway.approval_timeout
-        span = duration(timedelta(seconds=timeout))
+        known = state.approvals.get(call.id)
         try:
             files = await asyncio.to_thread(digest_named_files, context, call) if known is None else known.files
         except ToolFailed as failure:  # It names more files than can be checked.
             return str(failure)
         state.named_files[call.id] = files
-        agent, workspace = state.agent.name if state.agent is not None else "", str(context.workspace)
-        if known is None and self._may_always(state, call):
+        decision = await self.ask(state, slot, draft, call, workspace=str(context.workspace), files=files)
+        match decision:
+            case Decision.APPROVED:
+                return None
+            case Decision.DENIED:
+                return _DENIED
+            case Decision.EXPIRED:
+                span = duration(timedelta(seconds=self._live.settings.gateway.approval_timeout))
+                return _EXPIRED.format(span=span)
+            case None:
+                return _NO_ONE_TO_ASK
+
+    async def ask(
+        self,
+        state: TurnState,
+        slot: TurnSlot,
+        draft: DraftStream,
+        call: ToolCall,
+        *,
+        workspace: str,
+        files: dict[str, str] | None = None,
+        until: asyncio.Event | None = None,
+    ) -> Decision | None:
+        """Return the decision of a person about `call`, or that of a grant. None if no one can be asked.
+
+        `files` are the digests of the files that the call names. The question expires early once `until` is set.
+        """
+        job, known = state.jobs[0], state.approvals.get(call.id)
+        timeout = self._live.settings.gateway.approval_timeout
+        agent = state.agent.name if state.agent is not None else ""
+        may_always = self.may_always(state, call)
+        if known is None and may_always:
             grant = self._grants.find(
                 call,
                 agent=agent,
@@ -218,59 +246,52 @@ class ApprovalGate:
             )
             if grant is not None:
                 log.info("approval_granted", tool=call.name, grant=grant.id)
-                return None
+                return Decision.APPROVED
         if known is None and job.inbound.sender.is_verified and not job.inbound.is_answered_elsewhere:
             log.warning("approval_impossible", tool=call.name)
-            return _NO_ONE_TO_ASK
+            return None
         if known is not None and known.decision is not None:
             self._approvals.close(known.approval_id)
-            decision = Decision(known.decision)
-        else:
-            sender = job.inbound.sender
-            asker = "" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id
-            may_always = self._may_always(state, call)
-            name = uuid4().hex[:12]
-            text = question_text(
-                call,
-                timeout=timeout,
-                asker=asker,
-                files=files or (),
-                may_always=may_always,
-                elsewhere=name if job.inbound.is_answered_elsewhere else "",
-            )
-            asked = known or entries.Approval(
-                approval_id=name,
-                tool_use_id=call.id,
-                question=text,
-                files=files,
-                agent=agent,
-                workspace=workspace,
-                may_always=may_always,
-            )
-            question = Question.about(call, job, asked)
-            if known is not None:
-                question = self._approvals.open(question)
-            try:
-                if known is None:
-                    await finish_before_cancel(self._ask(state, question, asked))
-                # Waiting may take hours. It must not keep others from their slots, count as the turn's time, or
-                # hold up a shutdown.
-                draft.is_paused = True
-                async with slot.paused():
-                    with self._lanes.parked(job.session):
-                        decision = await self._wait(question, timeout)
-                draft.is_paused = False
-            finally:
-                self._approvals.close(question.id)
-        match decision:
-            case Decision.APPROVED:
-                return None
-            case Decision.DENIED:
-                return _DENIED
-            case Decision.EXPIRED:
-                return _EXPIRED.format(span=span)
+            return Decision(known.decision)
+        sender = job.inbound.sender
+        name = uuid4().hex[:12]
+        text = question_text(
+            call,
+            timeout=timeout,
+            agent=agent,
+            asker="" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id,
+            files=files or (),
+            may_always=may_always,
+            elsewhere=name if job.inbound.is_answered_elsewhere else "",
+        )
+        asked = known or entries.Approval(
+            approval_id=name,
+            tool_use_id=call.id,
+            question=text,
+            files=files,
+            agent=agent,
+            workspace=workspace,
+            may_always=may_always,
+        )
+        question = Question.about(call, job, asked)
+        state.asked = call.id
+        if known is not None:
+            question = self._approvals.open(question)
+        try:
+            if known is None:
+                await finish_before_cancel(self._ask(state, question, asked))
+            # Waiting may take hours. It must not keep others from their slots, count as the turn's time, or
+            # hold up a shutdown.
+            draft.is_paused = True
+            async with slot.paused():
+                with self._lanes.parked(job.session):
+                    decision = await self._wait(question, timeout, until)
+            draft.is_paused = False
+        finally:
+            self._approvals.close(question.id)
+        return decision
 
-    def _may_always(self, state: TurnState, call: ToolCall) -> bool:
+    def may_always(self, state: TurnState, call: ToolCall) -> bool:
         """Return whether the settings of the agent let people allow calls of this tool for good."""
         agent = self._live.settings.agents.get(state.agent.name) if state.agent is not None else None
         return agent is not None and any(fnmatchcase(call.name, pattern) for pattern in agent.always_allow)
@@ -311,15 +332,15 @@ class ApprovalGate:
         self._delivery.post(parts)
         log.info("approval_asked", tool=question.call.name, question=question.id)
 
-    async def _wait(self, question: Question, timeout: float) -> Decision:  # noqa: ASYNC109 - a setting, in seconds
+    async def _wait(self, question: Question, timeout: float, until: asyncio.Event | None) -> Decision:  # noqa: ASYNC109 - a setting, in seconds
         """Wait for the decision, by the event loop's clock. After a restart the time starts again."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await question.decided.wait()
-        except TimeoutError:
+                await wait_for_any(question.decided, *([until] if until is not None else []))
+        if not question.decided.is_set():
             with suppress(Refused):  # A decision was committed at the last moment, or the session is gone.
                 await finish_before_cancel(
-                    retry_while_full(partial(self._approvals.settle, question, Decision.EXPIRED))
+                    retry_while_unavailable(partial(self._approvals.settle, question, Decision.EXPIRED))
                 )
         decision = question.decision or Decision.EXPIRED
         log.info("approval_decided", tool=question.call.name, question=question.id, decision=decision)

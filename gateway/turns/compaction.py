@@ -24,7 +24,7 @@ from gateway.sessions import Session, SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.history import current_summary, effective_entries, is_conversation, to_messages
-from gateway.spool import Spool, SpoolFull
+from gateway.spool import Spool, SpoolUnavailable
 from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.usage import Meter
 
@@ -262,7 +262,7 @@ class Compactor:
         try:
             async with asyncio.timeout(TIMEOUT):
                 done = await self._compact(request)
-        except (ProviderFailed, Refused, SpoolFull) as failure:
+        except (ProviderFailed, Refused, SpoolUnavailable) as failure:
             done = CompactionResult(failure=str(failure))
         except TimeoutError:
             done = CompactionResult(failure="The model took too long.")
@@ -317,7 +317,7 @@ class Compactor:
             usage.mark_committed(spends)
         finally:
             if usage.uncommitted:  # The tokens were used, even if no summary came of it.
-                with suppress(SpoolFull):
+                with suppress(SpoolUnavailable):
                     await self._spool.commit(*usage.uncommitted)
         return CompactionResult(messages=len(older.messages), kept=older.kept)
 

@@ -85,6 +85,7 @@ def question_text(
     call: ToolCall,
     *,
     timeout: float,
+    agent: str = "the agent",
     asker: str = "",
     files: Collection[str] = (),
     may_always: bool = False,
@@ -92,10 +93,19 @@ def question_text(
 ) -> str:
     """Return the question as plain text. `asker` is named in a group, where not everyone may answer.
 
+    `agent` is the coding agent, for calls that have a title.
+
     `elsewhere` is its id if it is asked in a chat of another channel. A plain yes there may be about something else.
     """
     named = f" {elsewhere}" if elsewhere else ""
-    lines = [f"May I use {_visible(call.name, _MAX_NAME)}?"]
+    # A coding agent describes its calls in a few words of its own. They are quoted, since they may say anything.
+    lines = [
+        f"May {_visible(agent, _MAX_NAME)} do this ({_visible(call.name, _MAX_NAME)})?"
+        if call.title
+        else f"May I use {_visible(call.name, _MAX_NAME)}?"
+    ]
+    if call.title and call.title not in (value for value in call.input.values() if isinstance(value, str)):
+        lines.append(f"  “{_visible(call.title, _MAX_VALUE)}”")
     for name, value in list(call.input.items())[:_MAX_ARGUMENTS]:
         lines.append(f"  {_visible(name, _MAX_NAME)}: {_visible(_as_json(value), _MAX_VALUE)}")
     if len(call.input) > _MAX_ARGUMENTS:

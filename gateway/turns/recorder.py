@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from config.types import API_CHANNEL
 from gateway.access.rules import Live, has_access
-from gateway.agent.protocol import Event, PlanUpdated, StepDone, ToolFinished, ToolStarted
+from gateway.agent.protocol import (
+    Event,
+    PlanUpdated,
+    StepDone,
+    ToolChanged,
+    ToolFinished,
+    ToolReported,
+    ToolStarted,
+)
 from gateway.errors import Refused
 from gateway.files.outgoing import enclosure, sent_file
 from gateway.job import Job
@@ -32,7 +40,7 @@ from gateway.sessions import (
 from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import InboxState, Operation, SetInboxState, Spool, StartTurn
 from gateway.spool.deletion import SESSION_DELETED
-from gateway.spool.spool import retry_while_full
+from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.state import TurnState, user_entry
 from gateway.turns.usage import Meter
@@ -42,6 +50,8 @@ log = structlog.get_logger()
 NOT_RUN = "This was not run: the turn ended while it waited for approval."
 MODEL_UNAVAILABLE = "model_unavailable"
 """Why the session of a program is in error."""
+AGENT_FAILED = "agent_failed"
+"""Why the session of a coding agent is in error."""
 
 
 class TurnRecorder:
@@ -119,11 +129,32 @@ class TurnRecorder:
                 # that no one can take the text for one that is still being written.
                 await self.write(state, [_assistant_entry(state, text), *uses], then=mark_written)
                 state.calls, state.approvals = {call.id: call for call in calls}, {}
+            case ToolReported(text=text, call=call):
+                # A coding agent reports its calls one by one, and may have others under way.
+                use = entries.ToolUse(tool_use_id=call.id, name=call.name, input=call.input, title=call.title)
+
+                def mark_reported() -> None:
+                    if text:
+                        state.written.append(text)
+                    state.streaming.clear()
+
+                said = [_assistant_entry(state, text)] if text else []
+                await self.write(state, [*said, use], then=mark_reported)
+                state.calls[call.id] = call
+            case ToolChanged(call=call):
+                change = entries.ToolUpdate(tool_use_id=call.id, name=call.name, input=call.input, title=call.title)
+                await self.write(state, [change])
+                state.calls[call.id] = call
             case ToolStarted() if resume:
                 await self.write(state, [], also=resume)
             case ToolFinished(outcome=outcome):
                 state.tools += 1
-                result = entries.ToolResult(tool_use_id=outcome.id, output=outcome.output, is_error=outcome.is_error)
+                result = entries.ToolResult(
+                    tool_use_id=outcome.id,
+                    output=outcome.output,
+                    is_error=outcome.is_error,
+                    diffs=tuple(entries.FileDiff(path=each.path, diff=each.diff) for each in outcome.diffs),
+                )
                 files = state.outgoing.take_new() if state.outgoing else []
                 await self.write(state, [result, *map(sent_file, files)], also=resume)
                 state.sent += files
@@ -154,18 +185,23 @@ class TurnRecorder:
         if not all(map(self._delivery.fits, replies)):
             replies = await self._long_replies.shorten(replies, turn=job.turn, session=job.session, note=ending)
         parts = self._delivery.compose_all(replies, turn=job.turn, files=state.sent)
-        reason = NOT_RUN if state.is_waiting else INTERRUPTED
+        # A coding agent may have other calls under way while it waits for one. They have run.
+        is_coding = state.agent is not None and state.agent.is_coding
+        not_run = {state.asked} if is_coding else state.calls.keys()
+        reasons = {call: NOT_RUN if state.is_waiting and call in not_run else INTERRUPTED for call in state.calls}
         end: list[Entry] = [
             *([] if state.has_begun else state.opening_entries()),
-            *(entries.ToolResult(tool_use_id=call, output=reason, is_error=True) for call in state.calls),
+            *(entries.ToolResult(tool_use_id=call, output=reason, is_error=True) for call, reason in reasons.items()),
             *_last_entries(state, unwritten),
             entries.TurnEnd(outcome=outcome, reason=state.cause or ""),
         ]
-        session = self._sessions.find(job.session) if state.is_final else None
-        ends_session = session is not None and session.channel == API_CHANNEL and session.status is SessionStatus.ACTIVE
-        if ends_session:
+        session = self._sessions.find(job.session) if state.ends_session else None
+        ends_session = session is not None and session.status is SessionStatus.ACTIVE
+        if session is not None and state.ends_session == MODEL_UNAVAILABLE and session.channel != API_CHANNEL:
             # A program that gets no answer must not wait for one. People in a chat can ask again.
-            end.append(entries.Status(value=SessionStatus.ERROR, by="agent", why=MODEL_UNAVAILABLE))
+            ends_session = False
+        if ends_session:
+            end.append(entries.Status(value=SessionStatus.ERROR, by="agent", why=state.ends_session))
             may_continue = False
         ended = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [SetInboxState(turn=each.turn, state=ended, answered_by=job.turn) for each in state.jobs]
@@ -192,7 +228,7 @@ class TurnRecorder:
                 parts = self._delivery.compose_all(note, turn=job.turn)
             spends = state.usage.uncommitted if state.usage is not None else []
             sent = [*parts, *unused_drafts, *self._delivery.forget_drafts(job.turn, parts)]
-            await retry_while_full(partial(self._spool.commit, *settled, *sent, *self._meter.learned(), *spends))
+            await retry_while_unavailable(partial(self._spool.commit, *settled, *sent, *self._meter.learned(), *spends))
         else:
             state.following = replace(following, has_begun=True) if following is not None else None
         if following is None:
@@ -201,9 +237,9 @@ class TurnRecorder:
         # Lets the answer be sent first: its task starts in the next iteration of the loop, and writes in the one after.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        if ends_session:
+        if ends_session and session is not None and session.channel == API_CHANNEL:
             active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
-            log.info("api_session_ended", status=SessionStatus.ERROR, reason=MODEL_UNAVAILABLE, active=active)
+            log.info("api_session_ended", status=SessionStatus.ERROR, reason=state.ends_session, active=active)
         took_ms, messages = state.elapsed_ms, len(state.jobs)
         self._metrics.turn_finished(job.inbound.address.channel, outcome, messages=messages, took_ms=took_ms)
         log.info(
@@ -226,12 +262,14 @@ class TurnRecorder:
     ) -> None:
         """Append to the transcript, with the operations `also` and the turn's usage in the same commit.
 
-        If the disk is full, wait for space: the turn cannot go on without it.
+        While nothing can be stored, wait: the turn cannot go on without it.
         """
         job = state.jobs[0]
         stamped = [*(replace(step, turn=job.turn) for step in steps), *next_turn]
         spends = list(state.usage.uncommitted) if state.usage is not None else []
-        await retry_while_full(partial(self._sessions.append, job.session, stamped, also=[*also, *spends], then=then))
+        await retry_while_unavailable(
+            partial(self._sessions.append, job.session, stamped, also=[*also, *spends], then=then)
+        )
         if state.usage is not None:
             state.usage.mark_committed(spends)
 

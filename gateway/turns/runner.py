@@ -8,16 +8,19 @@ from functools import partial
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access, is_owner
+from config.types import PROGRAM_CHANNELS
+from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access, is_owner, is_shared
+from gateway.acp.pool import CodingAgents, CodingTurn, TurnHooks
 from gateway.agent.loop import run_agent, run_tools
-from gateway.agent.protocol import Done, Event, StepDone, TextDelta, ToolFinished
+from gateway.agent.protocol import Done, Event, StepDone, TextDelta, TokenUsage, ToolFinished
+from gateway.agent.senders import without_sender
 from gateway.agent.tools import ToolContext
 from gateway.agent.workspace_lock import WorkspaceLocks
 from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.bounded import BoundedDict
 from gateway.contract import PeerKind
-from gateway.conversation import Message
-from gateway.errors import OUR_FAULT, ModelUnavailable, ProviderFailed, Refused
+from gateway.conversation import Message, ToolCall
+from gateway.errors import OUR_FAULT, AgentFailed, ModelUnavailable, ProviderFailed, Refused
 from gateway.files.download import AttachmentDownloads
 from gateway.files.outgoing import OutgoingFiles
 from gateway.files.pictures import with_pictures
@@ -29,11 +32,13 @@ from gateway.reminders.reminders import Reminders
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.entries import FailureCause
 from gateway.sessions.history import to_messages
+from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.compaction import CONVERSATION, CompactionRequest, Compactor
 from gateway.turns.context import TurnContext
-from gateway.turns.recorder import TurnRecorder
+from gateway.turns.question import Decision
+from gateway.turns.recorder import AGENT_FAILED, MODEL_UNAVAILABLE, TurnRecorder
 from gateway.turns.state import TurnState
 from gateway.turns.usage import LimitReached
 
@@ -57,6 +62,7 @@ class TurnRunner:
         delivery: Delivery,
         reactions: WaitingReactions,
         files: AttachmentDownloads,
+        coding_agents: CodingAgents,
         reminders: Reminders,
         compactor: Compactor,
         slots: JobSlots,
@@ -71,6 +77,7 @@ class TurnRunner:
         self._delivery = delivery
         self._reactions = reactions
         self._files = files
+        self._coding_agents = coding_agents
         self._reminders = reminders
         self._compactor = compactor
         # A session has one turn in the line for a slot, so a long lane delays others by one slot only.
@@ -120,8 +127,13 @@ class TurnRunner:
             except Refused as refusal:
                 cause = FailureCause.LIMIT if isinstance(refusal, LimitReached) else FailureCause.REFUSED
                 state.end(TurnOutcome.FAILED, str(refusal), cause=cause)
+            except AgentFailed as failure:
+                state.ends_session = AGENT_FAILED
+                details = self._for_owners(state, failure.details)
+                reason = f"{failure} {self._how_to_go_on(job)}"
+                state.end(TurnOutcome.FAILED, reason, cause=FailureCause.AGENT, details=details)
             except ProviderFailed as failure:
-                state.is_final = isinstance(failure, ModelUnavailable)
+                state.ends_session = MODEL_UNAVAILABLE if isinstance(failure, ModelUnavailable) else ""
                 details = self._for_owners(state, failure.details)
                 state.end(TurnOutcome.FAILED, str(failure), cause=FailureCause.MODEL, details=details)
             # One turn's bug must not end the others, nor leave its sender without an answer.
@@ -159,6 +171,14 @@ class TurnRunner:
             for asker in askers
         )
         return details if may_see else ""
+
+    def _how_to_go_on(self, job: Job) -> str:
+        """Return a sentence for a session that ends in error."""
+        session = self._sessions.find(job.session)
+        if session is not None and session.channel in PROGRAM_CHANNELS:
+            return "This session is in error and takes no more prompts. Start another one."
+        repo = f" @{session.repo}" if session is not None and session.repo else ""
+        return f"This session has ended. Your next message starts another one, as /new{repo} does."
 
     async def _answer(self, state: TurnState, slot: TurnSlot) -> None:
         """Choose the agent, receive the files, record the start, and run the agent loop."""
@@ -201,6 +221,9 @@ class TurnRunner:
         is_hidden = job.inbound.is_answered_elsewhere
         template = state.replies("", [job])[0]
         async with self._delivery.stream_draft(template, turn=job.turn, is_hidden=is_hidden) as draft:
+            if agent.is_coding:
+                await self._handle_events(await self._run_coding_agent(state, slot, draft, agent), state, draft)
+                return
             approve = partial(self._gate.approve, state, slot, draft, tools)
             verify = partial(self._gate.verify, state, tools)
             if state.calls:  # The turn was waiting for an approval when the daemon stopped, and continues there.
@@ -219,6 +242,59 @@ class TurnRunner:
                 new_messages=partial(self._new_messages, state, slot),
             )
             await self._handle_events(events, state, draft)
+
+    async def _run_coding_agent(
+        self, state: TurnState, slot: TurnSlot, draft: DraftStream, agent: ConfiguredAgent
+    ) -> AsyncGenerator[Event, None]:
+        """Return the events of a turn that a coding agent runs."""
+        job = state.jobs[0]
+        session = await self._sessions.load_meta(job.session)
+        if state.usage is not None:
+            await state.usage.check_limits()
+        prompt, history_size = await self._context.build_prompt(job, agent)
+        names_senders = is_shared(self._live, job.inbound.address, job.inbound.sender)
+        messages = [each if names_senders else without_sender(each) for each in prompt.messages]
+        calls, approvals = tuple(state.calls.values()), state.approvals
+
+        async def ask(call: ToolCall, until: asyncio.Event | None) -> bool:
+            asked = await self._gate.ask(state, slot, draft, call, workspace=session.repo, until=until)
+            return asked is Decision.APPROVED
+
+        async def new_messages() -> Sequence[Message]:
+            new = await self._new_messages(state, slot)
+            return [each if names_senders else without_sender(each) for each in new]
+
+        def charge(usage: TokenUsage) -> None:
+            if state.usage is not None:
+                state.usage.charge(usage, model=agent.info.name)
+
+        async def tell(sentence: str) -> None:
+            await finish_before_cancel(self._recorder.write(state, [entries.System(content=sentence)]))
+            state.written.append(f"*{sentence}*")
+
+        return self._coding_agents.run_turn(
+            session,
+            agent.name,
+            agent.model,
+            CodingTurn(
+                messages=messages[history_size:],
+                before=messages[:history_size],
+                is_resumed=job.is_resumed,
+                open_calls=calls,
+                asked=next(reversed(list(approvals)), ""),
+                system=agent.system,
+                instructions=job.inbound.instructions,
+            ),
+            TurnHooks(
+                ask=ask,
+                may_always=partial(self._gate.may_always, state),
+                new_messages=new_messages,
+                charge=charge,
+                show=lambda sentence: draft.show([*state.written, f"*{sentence}*"], []),
+                paused=slot.paused,
+                tell=tell,
+            ),
+        )
 
     async def _handle_events(self, events: AsyncGenerator[Event, None], state: TurnState, draft: DraftStream) -> None:
         """Show the text as it comes, and record every other event before the agent loop goes on."""

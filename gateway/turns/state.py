@@ -40,8 +40,8 @@ class TurnState(Struct, kw_only=True):
     """Why it has failed, for programs."""
     details: str = ""
     """The cause in technical words. Only set if everyone who gets the answer is an owner."""
-    is_final: bool = False
-    """The model will not answer until a person has fixed something. That ends the session of a program."""
+    ends_session: str = ""
+    """Why the session is in error after the turn: its coding agent has failed, or no model will answer a program."""
     written: list[str] = field(default_factory=list)
     """The texts of finished steps, which are in the transcript."""
     streaming: list[str] = field(default_factory=list)
@@ -57,6 +57,8 @@ class TurnState(Struct, kw_only=True):
     """The files that a person has seen named in an approved call, with their digests, by the call's id."""
     is_waiting: bool = False
     """Whether the spool says that the turn waits for an approval. Then no tool of the current step has run."""
+    asked: str = ""
+    """The call of the last question. Of a coding agent, only this one has not run while the turn waits."""
     restored: int = 0
     """How many turns the session had when the daemon started, for its first answer since then."""
     received: dict[str, tuple[entries.Attached, ...]] = field(default_factory=dict)

@@ -16,15 +16,16 @@ from gateway.access.rules import Live
 from gateway.agent.context_window import fit
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta, TokenUsage
+from gateway.agent.senders import without_sender
 from gateway.agent.tokens import Calibration, Calibrations, measure, measure_frame, measure_message
 from gateway.bounded import BoundedDict
 from gateway.contract import Inbound
-from gateway.conversation import Message, ToolCall, ToolMessage, UserMessage
+from gateway.conversation import Message, ToolCall, ToolMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metrics import Metrics
 from gateway.sessions import entries
 from gateway.spool import AddUsage, Operation, SetFact, Spool, UsageTotal
-from gateway.spool.spool import retry_while_full
+from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.agents import ConfiguredAgent
 
 log = structlog.get_logger()
@@ -66,8 +67,8 @@ class DailyUsage:
     async def today(self, person: str) -> UsageTotal:
         key = (utc_day(self._now()), person)
         if key not in self._cache:
-            # Even a read fails while the disk is full, if it shares its batch with a write.
-            await retry_while_full(partial(self._load, *key))
+            # Even a read fails while the database is away, or if it shares its batch with a write that found no room.
+            await retry_while_unavailable(partial(self._load, *key))
         self._cache.move_to_end(key)
         return self._cache[key]
 
@@ -318,9 +319,8 @@ class MeteredProvider:
                 chars += sum(len(outcome.output) for outcome in message.outcomes)
                 continue
             chars += len(message.text)
-            # Where only one person writes, the model is not told who it is.
-            if not self._names_senders and isinstance(message, UserMessage) and (message.sender or message.sender_id):
-                messages[at] = UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
+            if not self._names_senders:
+                messages[at] = without_sender(message)
         if chars > _MEASURED_INLINE:
             sizes = await asyncio.to_thread(lambda: list(map(measure_message, messages)))
         else:

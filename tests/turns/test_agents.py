@@ -60,8 +60,24 @@ def test_the_settings_decide_which_tools_need_approval(tmp_path: Path) -> None:
         ({"mcp": MCP, "agents": {"main": {"ask": ["shel", "box__*"]}}}, r"agents\.main\.ask: unknown tool shel\. "),
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: unknown tool fly"),
         (
-            {"agents": {"coder": {"backend": "acp", "command": ["x"]}}},
-            r"agents\.coder\.backend: this version of Gatehouse doesn't support it yet\. Remove it\.",
+            {"agents": {"coder": {"backend": "acp", "command": ["no-such-program"]}}},
+            r"agents\.coder: no-such-program cannot be started: `no-such-program` is not in PATH \(.*\)\. ",
+        ),
+        (
+            {"agents": {"coder": {"backend": "acp", "preset": "gemini", "command": ["/nowhere/gemini", "--acp"]}}},
+            r"Install it with `npm install -g @google/gemini-cli`, or correct `command`\.",
+        ),
+        (
+            {
+                "agents": {
+                    "coder": {"backend": "acp", "preset": "qwen", "command": ["sh"], "env": {"OPENAI_API_KEY": "k"}}
+                }
+            },
+            r"agents\.coder\.model is required by Qwen Code with OPENAI_API_KEY\.",
+        ),
+        (
+            {"agents": {"coder": {"backend": "acp", "command": ["sh"], "always_allow": ["edit", "ed*t", "shell"]}}},
+            r"agents\.coder\.always_allow: unknown kind shell\. Available: read, edit, ",
         ),
     ],
 )
@@ -72,20 +88,53 @@ def test_settings_that_cannot_work_are_reported_at_the_start(
         AgentRegistry(settings(tmp_path, **tables))
 
 
-def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("extra", "key", "tables"),
+    [
+        ("mcp", "mcp.files", {"mcp": {"files": {"command": ["x"]}}}),
+        ("acp", "agents.coder", {"agents": {"coder": {"backend": "acp", "command": ["sh"]}}}),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path: Path, extra: str, key: str, tables: dict[str, object]) -> None:
     program = f"""
 import sys
-sys.modules["mcp"] = None  # As if it were not installed.
+sys.modules[{extra!r}] = None  # As if it were not installed.
 from config import Settings
 from gateway.turns.agents import agent_faults
-tables = {{"gateway": {{"data_dir": {str(tmp_path)!r}}}, "mcp": {{"files": {{"command": ["x"]}}}}}}
+tables = {{"gateway": {{"data_dir": {str(tmp_path)!r}}}, **{tables!r}}}
 print(*agent_faults(Settings.model_validate(tables)))
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    command = Installation.present().extra_command("mcp")
-    assert told == f"mcp.files needs an extra that is not installed. Install it: {command}\n"
+    command = Installation.present().extra_command(extra)
+    assert told == f"{key} needs an extra that is not installed. Install it: {command}\n"
 
 
-def test_the_mcp_package_is_not_loaded_without_a_configured_server() -> None:
-    program = "import sys, gateway.daemon; sys.exit('mcp' in sys.modules)"
+def test_a_coding_agent_has_no_tools_of_ours(tmp_path: Path) -> None:
+    coder = {"backend": "acp", "command": ["sh"], "always_allow": ["edit", "exec*"]}
+    assert AgentRegistry(settings(tmp_path, agents={"coder": coder}))["coder"].toolbox.specs() == ()
+
+
+def test_the_model_of_a_program_can_be_a_variable(tmp_path: Path) -> None:
+    choices: list[dict[str, object]] = [
+        {"model": "m"},
+        {"env": {"OPENAI_API_KEY": "k", "OPENAI_MODEL": "m"}},
+        {"env": {}},  # With a login in its home.
+    ]
+    for more in choices:
+        coder = {"backend": "acp", "preset": "qwen", "command": ["sh"], "env": {"OPENAI_API_KEY": "k"}, **more}
+        assert AgentRegistry(settings(tmp_path, agents={"coder": coder}))["coder"].name == "coder"
+
+
+def test_a_program_in_a_workspace_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "workspace" / "main" / "agent"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh")
+    program.chmod(0o755)
+    with pytest.raises(CannotStart, match="where agents can change files"):
+        AgentRegistry(settings(tmp_path, agents={"coder": {"backend": "acp", "command": [str(program)]}}))
+
+
+@pytest.mark.parametrize("package", ["mcp", "acp"])
+def test_the_packages_of_extras_are_not_loaded_at_the_start(package: str) -> None:
+    program = f"import sys, gateway.daemon; sys.exit({package!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

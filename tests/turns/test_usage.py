@@ -17,9 +17,10 @@ from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.tokens import Calibrations
 from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOutcome, UserMessage
+from gateway.database.connection import Connection
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metrics import Metrics
-from gateway.spool import AddUsage, SetFact, Spool, SpoolFull
+from gateway.spool import AddUsage, SetFact, Spool, SpoolUnavailable
 from gateway.turns.usage import DailyUsage, Meter, MeteredProvider, TurnUsage, utc_day
 from tests.agent.scripted import ScriptedProvider
 
@@ -272,13 +273,13 @@ async def test_the_spool_is_read_once_a_day_and_not_for_each_person(tmp_path: Pa
 async def test_daily_usage_is_read_even_while_the_disk_is_full(tmp_path: Path) -> None:
     """What is read fails with what is written in the same transaction; a turn must not fail with it."""
 
-    def find_no_room(_: sqlite3.Connection) -> None:
+    def find_no_room(_: Connection) -> None:
         no_room = sqlite3.OperationalError("database or disk is full")
         no_room.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise no_room
 
     async def write() -> None:
-        with suppress(SpoolFull):
+        with suppress(SpoolUnavailable):
             await spool._writer.run(find_no_room)  # noqa: SLF001 - no disk is full at just that moment
 
     async with await Spool.open(tmp_path) as spool, asyncio.TaskGroup() as tasks:

@@ -67,7 +67,9 @@ async def test_no_path_leads_out_of_the_workspace(path: str, context: ToolContex
     for tool in (read_file, list_files):
         with capture_logs() as logs, pytest.raises(ToolFailed, match="outside the workspace"):
             await tool.run(context, {"path": path})
-        assert [(entry["event"], entry["path"]) for entry in logs] == [("workspace_escape_refused", path)]
+        assert [(entry["event"], entry["path"], entry["security"]) for entry in logs] == [
+            ("workspace_escape_refused", path, True)
+        ]
 
 
 async def test_a_link_inside_the_workspace_is_followed(context: ToolContext) -> None:
