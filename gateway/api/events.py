@@ -7,6 +7,7 @@ little memory.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from http import HTTPStatus
@@ -31,7 +32,7 @@ WRITE_TIMEOUT = 60.0
 MAX_UNSENT_BYTES = 64 * 1024
 """Bytes that the socket of a reader may not have taken yet, before the reader falls behind."""
 TEXT_PACE = 0.03
-"""Seconds between two events with streamed text, for few readers."""
+"""Seconds between two events with streamed text, for few readers. The first one comes at once."""
 TEXT_PACE_PER_READER = 0.0002
 """Seconds that each reader adds to that, so that a crowd of readers costs a tenth of the processor at most."""
 
@@ -134,6 +135,7 @@ class SessionEvents:
         self._deltas: list[str] = []
         self._turn = ""
         self._timer: asyncio.TimerHandle | None = None
+        self._text_sent_at = -math.inf
 
     def on_entries(self, added: Sequence[Entry]) -> None:
         events = self._take_text()  # The text of an entry must not overtake its last pieces.
@@ -151,7 +153,8 @@ class SessionEvents:
         self._deltas.append(delta)
         if self._timer is None:
             pace = max(TEXT_PACE, len(self.readers) * TEXT_PACE_PER_READER)
-            self._timer = asyncio.get_running_loop().call_later(pace, self.flush_text)
+            # In the past for the first text after a while, which is then sent as soon as this task pauses.
+            self._timer = asyncio.get_running_loop().call_at(self._text_sent_at + pace, self.flush_text)
 
     def on_removed(self) -> None:
         for reader in self.readers:
@@ -170,6 +173,7 @@ class SessionEvents:
             return []
         event = sse("delta", {"turn": self._turn, "text": "".join(self._deltas)})
         self._deltas.clear()
+        self._text_sent_at = asyncio.get_running_loop().time()
         return [event]
 
     def _write(self, events: Sequence[bytes], seq: int = 0) -> None:

@@ -13,6 +13,7 @@ from gateway.api.types import (
     AttachmentInfo,
     Content,
     FileContent,
+    FileDiffInfo,
     PlanContent,
     PlanStepInfo,
     Role,
@@ -70,12 +71,21 @@ class MessageMapper:
             case entries.Undo():
                 return self._message(entry, "system", TextContent(text="The last turn was undone.", partial=False))
             case entries.ToolUse():
-                tool = ToolContent(tool=entry.name, args=entry.input, result=None)
+                tool = ToolContent(tool=entry.name, args=entry.input, result=None, title=entry.title or None)
                 call = self._calls[entry.tool_use_id] = self._message(entry, "system", tool)
                 return call
             case entries.ToolResult() if (started := self._calls.get(entry.tool_use_id)) is not None:
-                result = replace(started.content, result=entry.output, is_error=entry.is_error)
+                result = replace(
+                    started.content,
+                    result=entry.output,
+                    is_error=entry.is_error,
+                    diffs=[FileDiffInfo(path=each.path, diff=each.diff) for each in entry.diffs],
+                )
                 return replace(started, content=result, seq=entry.seq)
+            case entries.ToolUpdate() if (started := self._calls.get(entry.tool_use_id)) is not None:
+                changed = replace(started.content, tool=entry.name, args=entry.input, title=entry.title or None)
+                call = self._calls[entry.tool_use_id] = replace(started, content=changed, seq=entry.seq)
+                return call
             case entries.Plan():
                 steps = [PlanStepInfo(content=step.content, status=step.status) for step in entry.steps]
                 return self._message(entry, "system", PlanContent(steps=steps))

@@ -17,7 +17,7 @@ from msgspec import Struct
 from gateway.contract import Access, Caller, Route, TokenScope
 from gateway.errors import NotAccepted
 from gateway.http.responses import HttpError
-from gateway.spool import SpoolFull
+from gateway.spool import SpoolUnavailable
 
 RETRY_AFTER = 5
 """Seconds after which a program may repeat a request that the gateway cannot take now."""
@@ -107,7 +107,7 @@ class ApiOperation:
         body = None if self.body is None else await _decode_body(request, self.body)
         try:
             result = await self.handle(ApiCall(request=request, caller=caller, query=query, body=body))
-        except (NotAccepted, SpoolFull) as refusal:  # The disk is full, or the gateway is shutting down.
+        except (NotAccepted, SpoolUnavailable) as refusal:  # Nothing can be stored, or the gateway is shutting down.
             headers = {"Retry-After": str(RETRY_AFTER)}
             raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, str(refusal), headers=headers) from refusal
         if isinstance(result, web.StreamResponse):

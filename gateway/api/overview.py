@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from config import Settings
 from config.types import API_CHANNEL
 from gateway import __version__
 from gateway.access.rules import Live
@@ -14,6 +13,7 @@ from gateway.contract import TokenScope
 from gateway.http.routes import Health
 from gateway.job import Job
 from gateway.lanes import Lanes
+from gateway.repos.repositories import Repositories
 from gateway.sessions import SessionManager, SessionStatus
 from gateway.spool import Spool, UsageTotal
 from gateway.turns.agents import AgentRegistry
@@ -28,6 +28,7 @@ class Overview:
         live: Live,
         sessions: SessionManager,
         agents: AgentRegistry,
+        repos: Repositories,
         spool: Spool,
         lanes: Lanes[Job],
         health: Callable[[], Health],
@@ -36,6 +37,7 @@ class Overview:
         self._live = live
         self._sessions = sessions
         self._agents = agents
+        self._repos = repos
         self._spool = spool
         self._lanes = lanes
         self._health = health
@@ -43,8 +45,11 @@ class Overview:
 
     async def repos(self, call: ApiCall) -> t.RepoList:
         token = self._live.token_book.find(call.caller.token)
-        names = [repo.name for repo in self._live.settings.repos if token is None or token.repo in (None, repo.name)]
-        return t.RepoList(repos=[await repo_info(self._live.settings, name) for name in names])
+        ids = [repo.id for repo in self._live.settings.repos if token is None or token.repo in (None, repo.id)]
+        is_git = self._repos.has_coding_agents
+        if token is not None and token.agent is not None:
+            is_git = self._repos.is_coding_agent(token.agent)
+        return t.RepoList(repos=[await repo_info(self._repos, repo_id, is_git=is_git) for repo_id in ids])
 
     async def agents(self, call: ApiCall) -> t.AgentList:
         token = self._live.token_book.find(call.caller.token)
@@ -100,11 +105,16 @@ class Overview:
         )
 
 
-async def repo_info(settings: Settings, name: str) -> t.RepoInfo:
-    """Return what programs may know about a repository. It may have been removed from the settings."""
-    repo = next((repo for repo in settings.repos if repo.name == name), None)
-    trouble = "it is no longer configured" if repo is None else await asyncio.to_thread(repo.find_trouble)
-    return t.RepoInfo(id=name, name=name, trouble=trouble)
+async def repo_info(repos: Repositories, repo_id: str, *, is_git: bool) -> t.RepoInfo:
+    """Return what programs may know about a repository. It may have been removed from the settings.
+
+    `is_git`: a coding agent uses it, so it has to be a git work tree.
+    """
+    repo = repos.find(repo_id)
+    if repo is None:
+        return t.RepoInfo(id=repo_id, name=repo_id, trouble="it is no longer configured")
+    trouble = await asyncio.to_thread(repos.find_trouble, repo, is_git=is_git)
+    return t.RepoInfo(id=repo_id, name=repo.name, trouble=trouble)
 
 
 def token_count(total: UsageTotal) -> t.TokenCount:

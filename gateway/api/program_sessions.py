@@ -5,14 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from pathlib import Path
 from uuid import uuid4
 
 import structlog
 from msgspec.structs import replace
 
-from config import Repo
-from config.types import API_CHANNEL, PROGRAM_CHANNELS, resolve_links
+from config.types import API_CHANNEL, PROGRAM_CHANNELS
 from gateway.access.rules import Live
 from gateway.aio import finish_before_cancel
 from gateway.api.operation import invalid
@@ -24,18 +22,18 @@ from gateway.inbound.intake import Intake
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
+from gateway.repos.repositories import Repositories
 from gateway.routing import DEFAULT_AGENT, program_scope
 from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus, entries
 from gateway.sessions.directory import SessionFilter
-from gateway.sessions.session import NewSession
-from gateway.spool import Spool, SpoolFull
+from gateway.sessions.session import GATEWAY, IDLE_TIMEOUT, NewSession
+from gateway.spool import Spool, SpoolUnavailable
 
 log = structlog.get_logger()
 
 IDLE_CHECK_INTERVAL = 10.0
 RETRY_WHEN_FULL = 60
 """Seconds after which a program may try again to start a session, when too many are active."""
-IDLE_TIMEOUT = "idle_timeout"
 REQUESTED = "requested"
 NOTHING = "/"
 """No name contains a slash, so a filter with this name finds nothing."""
@@ -53,6 +51,7 @@ class ProgramSessions:
         spool: Spool,
         delivery: Delivery,
         intake: Intake,
+        repos: Repositories,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -61,6 +60,7 @@ class ProgramSessions:
         self._spool = spool
         self._delivery = delivery
         self._intake = intake
+        self._repos = repos
         self._now = now
         # The number of active sessions is checked and changed by one program at a time.
         self._starting = asyncio.Lock()
@@ -119,7 +119,7 @@ class ProgramSessions:
         agent, repo = self._allowed(caller, agent, repo)
         opening: list[Entry] = []
         if repo is not None:
-            await self.check_repo(repo, caller)
+            await self.check_repo(repo, agent, caller)
             opening = [entries.Workspace(value=repo)]
         async with self.room() as active:
             session_id = str(uuid4())
@@ -160,24 +160,21 @@ class ProgramSessions:
         agent, repo = agent or bound_agent or DEFAULT_AGENT, repo or bound_repo
         if agent not in self._live.settings.agents:
             raise invalid(f"There is no agent `{agent}`. GET /api/agents lists them.")
+        if repo is None and self._repos.is_coding_agent(agent):
+            repo = self._repos.default(agent)
+            if repo is None:
+                raise invalid(
+                    f"The agent `{agent}` works in a repository, and has no default. Name one as `repoId`. "
+                    "GET /api/repos lists repositories."
+                )
         return agent, repo
 
-    async def check_repo(self, repo_id: str, caller: Caller) -> None:
-        """Refuse a repository that does not exist, or whose folder is not where it should be."""
-        repo = next((repo for repo in self._live.settings.repos if repo.name == repo_id), None)
-        trouble = "it is not configured" if repo is None else await asyncio.to_thread(self._find_trouble, repo)
-        if trouble:
-            log.warning("repo_refused", security=True, repo=repo_id, by=caller.name, reason=trouble)
-            raise invalid(f"The repository `{repo_id}` can't be used: {trouble}. GET /api/repos lists repositories.")
-
-    def _find_trouble(self, repo: Repo) -> str:
-        """Return why a session cannot use a repository, or an empty string. Reads the disk."""
-        if trouble := repo.find_trouble():
-            return trouble
-        root = self._live.settings.gateway.root_of_repos
-        if root is not None and not _is_inside(repo.path, root):
-            return "its folder is outside the workspace root"
-        return ""
+    async def check_repo(self, repo_id: str, agent: str, caller: Caller) -> None:
+        """Refuse a repository that does not exist, or that the agent cannot use now. Raises `HttpError`."""
+        try:
+            await self._repos.check(repo_id, by=caller.name, is_git=self._repos.is_coding_agent(agent))
+        except Refused as refusal:
+            raise invalid(f"{refusal} GET /api/repos lists repositories.") from refusal
 
     @asynccontextmanager
     async def changing(self, session: SessionMeta) -> AsyncIterator[SessionMeta]:
@@ -242,6 +239,9 @@ class ProgramSessions:
         async with self.changing(session) as current:
             if current.status is SessionStatus.ERROR:
                 raise Refused("This session is in error, so it can only be read.")
+            if current.repo:
+                is_git = self._repos.is_coding_agent(current.agent)
+                await self._repos.check(current.repo, by="the resume of a session", is_git=is_git)
             needs_room = current.channel == API_CHANNEL and current.status is not SessionStatus.ACTIVE
             async with self.room() if needs_room else nullcontext():
                 return await self._sessions.resume(current.scope, current.number)
@@ -258,8 +258,8 @@ class ProgramSessions:
                 await self._sessions.append(found.key, [reason])
         except Refused:  # The session was deleted, or cannot be read.
             log.info("notice_not_recorded", session=found.key)
-        except SpoolFull as full:
-            raise Transient(str(full)) from full
+        except SpoolUnavailable as error:
+            raise Transient(str(error)) from error
 
     async def run(self) -> None:
         """Complete idle sessions until cancelled."""
@@ -281,10 +281,10 @@ class ProgramSessions:
             return is_open and session.last_accessed < limit and not self._lanes.is_busy(session.key)
 
         for session in filter(is_idle, await self._sessions.directory.active(API_CHANNEL)):
-            with suppress(Refused, SpoolFull):  # It was deleted just now, or the next round tries again.
+            with suppress(Refused, SpoolUnavailable):  # It was deleted just now, or the next round tries again.
                 async with self.changing(session) as current:
                     if is_idle(current):
-                        await self._complete(current, by="gateway", reason=IDLE_TIMEOUT)
+                        await self._complete(current, by=GATEWAY, reason=IDLE_TIMEOUT)
 
     async def _log_end(self, session: SessionMeta) -> None:
         if session.channel == API_CHANNEL:
@@ -296,10 +296,6 @@ class ProgramSessions:
                 reason=session.status_why,
                 active=active,
             )
-
-
-def _is_inside(path: Path, root: Path) -> bool:
-    return resolve_links(path).is_relative_to(resolve_links(root))
 
 
 def _narrowed(wanted: frozenset[str], allowed: str | None) -> frozenset[str]:

@@ -28,6 +28,7 @@ from gateway.http.responses import HttpError
 from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
 from gateway.lanes import Lanes
+from gateway.repos.repositories import Repositories
 from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.directory import SessionFilter, SessionPage
 from gateway.sessions.export import JsonExport, MarkdownExport, export_pieces, undone_turns
@@ -59,6 +60,7 @@ class SessionApi:
         archive: LocalArchive,
         uploads: FileRoutes,
         lanes: Lanes[Job],
+        repos: Repositories,
     ) -> None:
         self._live = live
         self._sessions = sessions
@@ -69,6 +71,7 @@ class SessionApi:
         self._archive = archive
         self._uploads = uploads
         self._lanes = lanes
+        self._repos = repos
 
     async def create(self, call: ApiCall) -> t.SessionSummary:
         body = call.body_as(t.NewSessionBody)
@@ -130,7 +133,10 @@ class SessionApi:
     async def get(self, call: ApiCall) -> web.StreamResponse:
         """Send a session with all its messages, which may be many, so they are sent as they are read."""
         session = await self._programs.find(call.caller, call.path("id"))
-        repo = await repo_info(self._live.settings, session.repo) if session.repo else None
+        repo = None
+        if session.repo:
+            is_git = self._repos.is_coding_agent(session.agent)
+            repo = await repo_info(self._repos, session.repo, is_git=is_git)
         head = _encode(self._info(session))[:-1] + b',"repo":%s,"messages":[' % _encode(repo)
         async with aclosing(self._sessions.entries(session.key)) as source:
             return await _send_messages(call.request, head, all_messages(session.id, source))

@@ -164,7 +164,7 @@ class RepoInfo(Response, frozen=True, kw_only=True):
     id: str
     name: str
     trouble: str = ""
-    """Why sessions cannot use it now; absent if they can."""
+    """Why sessions, or those of coding agents, cannot use it now; absent if they can."""
 
 
 class RepoList(Response, frozen=True, kw_only=True):
@@ -198,12 +198,23 @@ class PlanContent(Response, frozen=True, kw_only=True, tag="plan"):
     steps: list[PlanStepInfo]
 
 
+class FileDiffInfo(Response, frozen=True, kw_only=True):
+    """The change of one file as a unified diff."""
+
+    path: str
+    diff: str
+
+
 class ToolContent(Response, frozen=True, kw_only=True, tag="tool"):
     tool: str
+    """For a coding agent, the kind of the call, such as `edit` or `execute`."""
     args: dict[str, Any]  # The tool alone knows their shape.
     result: str | None
     """None while the tool has not finished."""
     is_error: bool = False
+    title: str | None = None
+    """A few words of a coding agent about the call."""
+    diffs: list[FileDiffInfo] = []
 
 
 class ApprovalContent(Response, frozen=True, kw_only=True, tag="approval"):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from config import WorkspaceMode
 from gateway.access.rights import Action, check_right
@@ -9,7 +10,8 @@ from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
 from gateway.errors import Refused
 from gateway.mcp.server import McpServers
-from gateway.sessions import SessionManager, SessionMeta
+from gateway.repos.repositories import Repositories
+from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import count, without_code
@@ -24,6 +26,11 @@ SUMMARY_WIDTH = 80
 MAX_LEFT_OUT = 20
 
 
+class StartSession(Protocol):
+    async def __call__(self, call: Call, *, agent: str, named: str) -> Answer:
+        """Return the answer that starts a session with an agent, in the repository that is `named`, if one is."""
+
+
 class AgentCommands:
     def __init__(
         self,
@@ -33,12 +40,16 @@ class AgentCommands:
         agents: AgentRegistry,
         mcp: McpServers,
         compactor: Compactor,
+        repos: Repositories,
+        start_session: StartSession,
     ) -> None:
         self._live = live
         self._sessions = sessions
         self._agents = agents
         self._mcp = mcp
         self._compactor = compactor
+        self._repos = repos
+        self._start_session = start_session
 
     def handlers(self) -> Handlers:
         return {
@@ -50,20 +61,30 @@ class AgentCommands:
         }
 
     async def agent(self, call: Call) -> Answer:
-        session = await self._session(call)
+        session = self._sessions.find(call.session) if call.session else None
         # Agents differ in what they may do, so only an owner may choose any of them.
         choices = [
             agent.name
             for agent in self._agents
             if call.is_owner or agent.is_choosable or agent.name == call.routed.agent
         ]
-        wanted = call.argument.lower()
+        wanted, mark, named = (part.strip() for part in call.argument.lower().partition("@"))
+        current = agent_of(self._agents, call, session).name
+        if mark and not (wanted and named):
+            raise Refused("Add both names, like /agent coder @website. /agent and /repos list them.")
         if not wanted:
-            current = agent_of(self._agents, call, session).name
             return Answer(text="\n".join(["Agents", *_rows(choices, current), "/agent <name> switches"]))
         check_right(self._live, call.inbound, Action.CHOOSE_AGENT, is_owner=call.is_owner)
         if wanted not in choices:
             raise Refused(f"There is no agent {wanted[:MAX_NAME]} that you can use. Available: {', '.join(choices)}.")
+        if starts_session(self._repos, call.argument, current):
+            is_open = session is not None and session.status is SessionStatus.ACTIVE
+            if session is not None and is_open and wanted == current and not named:
+                return Answer(text=f"{wanted} already answers in session {session.number}. /new starts another one.")
+            if call.is_queued:  # The settings have changed since it was accepted.
+                raise Refused(f"{wanted} needs a new session by now. Please send the command again.")
+            return await self._start_session(call, agent=wanted, named=named)
+        session = await self._session(call)
         return Answer(
             text=f"{wanted} now answers in session {session.number}.",
             commit=lambda operations: self._sessions.set_agent(session.key, wanted, also=operations),
@@ -79,6 +100,9 @@ class AgentCommands:
             names.setdefault(agent.about(name).name, name)
         wanted = call.argument
         if not wanted:
+            if agent.is_coding and not names:
+                hint = "An owner can choose one with /model <name>."
+                return Answer(text=f"The agent {agent.name} chooses its model itself. {hint}")
             if not names:
                 return Answer(text=f"The agent {agent.name} answers by rules and has no models.")
             rows = _rows(names.values(), names.get(agent.info.name))
@@ -95,10 +119,11 @@ class AgentCommands:
         elif not call.is_owner:
             choices = ", ".join((*agent.models, DEFAULT))
             raise Refused(f"You can choose one of: {choices}. An owner can choose any other model.")
-        elif not model.sums_up and model.name != wanted:
+        elif not agent.is_coding and not model.sums_up and model.name != wanted:
             # An agent that answers by rules has no provider for a bare model name.
             raise Refused(f"The agent {agent.name} has no provider of its own. Name the model as provider/model.")
-        named = wanted or f"its default model, {own.model or own.info.name},"
+        named = wanted or ("its own choice" if agent.is_coding and not own.model else "")
+        named = named or f"its default model, {own.model or own.info.name},"
         return Answer(
             text=f"{agent.name} now answers with {named} in session {session.number}.",
             commit=lambda operations: self._sessions.set_model(session.key, wanted, also=operations),
@@ -106,10 +131,13 @@ class AgentCommands:
 
     async def compact(self, call: Call) -> Answer:
         session = await self._session(call)
+        agent = agent_of(self._agents, call, session)
+        if agent.is_coding:
+            raise Refused(f"The agent {agent.name} looks after its own context. /clear makes it forget this session.")
         done = await self._compactor.compact(
             CompactionRequest(
                 session=session.key,
-                agent=agent_of(self._agents, call, session),
+                agent=agent,
                 person=person_of(self._live.settings, call.inbound),
                 keep=ON_REQUEST,
             )
@@ -124,6 +152,8 @@ class AgentCommands:
     async def tools(self, call: Call) -> Answer:
         session = None if call.session is None else (await self._sessions.load(call.session)).meta
         agent = agent_of(self._agents, call, session)
+        if agent.is_coding:
+            return Answer(text=f"{agent.name} has tools of its own. They run in a sandbox with the repository.")
         rows = []
         for spec in agent.toolbox.specs():
             summary = excerpt(without_code(spec.description.partition("\n")[0]), SUMMARY_WIDTH)
@@ -143,9 +173,14 @@ class AgentCommands:
 
     async def workspace(self, call: Call) -> Answer:
         session = await self._session(call)
+        if session.repo:
+            raise Refused(
+                f"Session {session.number} works in the repository {session.repo}, for good. "
+                "/new @<repository> starts a session with another one, and /repos lists them."
+            )
         repos = self._live.settings.repos
         # A folder may come and go while the gateway runs, such as one on another disk.
-        troubles = await asyncio.to_thread(lambda: {repo.name: repo.find_trouble() for repo in repos})
+        troubles = await asyncio.to_thread(lambda: {repo.id: repo.find_trouble() for repo in repos})
         current = session.workspace if session.workspace in troubles else DEFAULT
         choices = [DEFAULT, *(name for name, trouble in troubles.items() if not trouble)]
         wanted = call.argument.lower()
@@ -176,6 +211,17 @@ class AgentCommands:
         if call.session is None:
             raise Refused(NO_SESSION)
         return (await self._sessions.load(call.session)).meta
+
+
+def starts_session(repos: Repositories, argument: str, current: str) -> bool:
+    """Return whether `/agent` with this argument starts a session. `current` is the agent that answers now.
+
+    A coding agent has its own memory of the session, and is bound to a repository. So another one, or another
+    repository, needs another session.
+    """
+    wanted, mark, _ = argument.lower().partition("@")
+    is_coding = any(map(repos.is_coding_agent, (wanted.strip(), current)))
+    return bool(mark) or (bool(wanted) and is_coding)
 
 
 def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> ConfiguredAgent:

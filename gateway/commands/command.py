@@ -57,6 +57,8 @@ class Call(Struct, frozen=True, kw_only=True):
     """The key of the session that was active when the command was accepted."""
     argument: str
     is_owner: bool
+    is_queued: bool = False
+    """It has waited in a lane, so messages of the chat may be accepted while it runs."""
 
 
 Commit = Callable[[Sequence[Operation]], Awaitable[object]]

@@ -77,10 +77,13 @@ class InfoCommands:
         agent = agent_of(self._agents, call, session)
         here = f"Session {session.number}, {count(session.messages, 'message')}." if session else "No session yet."
         lines = [f"{here} Agent: {agent.name}. Model: {agent.info.name}."]
-        if session is not None:
+        if session is not None and session.repo:
+            lines.append(f"Repository: {session.repo}.")
+        if session is not None and not agent.is_coding:
             size = self._meter.size(agent, await self._sessions.history(session.key))
             limit = self._meter.budget(agent)
             lines.append(f"Context: about {size:,} of {limit:,} tokens ({100 * size // limit} %).")
+        if session is not None:
             if session.spent.tokens:
                 lines.append(f"This session: {describe_usage(session.spent)}.")
             plan = current_plan((await self._sessions.load(session.key)).entries)

@@ -5,7 +5,8 @@ from gateway.access.rules import Live, is_owner
 from gateway.commands.command import Command, CommandKind
 from gateway.contract import Address, Sender
 
-# The next three are also used by name: a plain yes or no becomes APPROVE or DENY, and RETRY is run as a turn.
+# The next four are also used by name: a plain yes or no becomes APPROVE or DENY, RETRY is run as a turn, and AGENT runs
+# at intake if it starts a session.
 APPROVE = Command(
     name="approve",
     arguments="[session|always]",
@@ -13,13 +14,16 @@ APPROVE = Command(
     kind=CommandKind.ORDERED,
 )
 DENY = Command(name="deny", summary="Deny the tool call that the agent asked about", kind=CommandKind.ORDERED)
+AGENT = Command(
+    name="agent", arguments="[name] [@repository]", summary="List or switch agents", kind=CommandKind.QUEUED
+)
 RETRY = Command(name="retry", summary="Regenerate the last answer", kind=CommandKind.QUEUED)
 
 COMMANDS: tuple[Command, ...] = (
     Command(
         name="new",
         aliases=("reset",),
-        arguments="[title]",
+        arguments="[@repository] [title]",
         summary="Start a new session; the old one is kept",
         kind=CommandKind.ORDERED,
     ),
@@ -70,7 +74,13 @@ COMMANDS: tuple[Command, ...] = (
         kind=CommandKind.READING,
         is_personal=True,
     ),
-    Command(name="session info", arguments="[number]", summary="Show the details of a session", is_personal=True),
+    Command(
+        name="session info",
+        arguments="[number]",
+        summary="Show the details of a session",
+        kind=CommandKind.READING,
+        is_personal=True,
+    ),
     Command(
         name="session export",
         arguments="[number]",
@@ -99,7 +109,7 @@ COMMANDS: tuple[Command, ...] = (
         kind=CommandKind.QUEUED,
         is_long=True,
     ),
-    Command(name="agent", arguments="[name]", summary="List or switch agents", kind=CommandKind.QUEUED),
+    AGENT,
     Command(name="model", arguments="[name]", summary="List or switch models", kind=CommandKind.QUEUED),
     Command(
         name="workspace",
@@ -107,6 +117,14 @@ COMMANDS: tuple[Command, ...] = (
         summary="List or switch workspaces (owner)",
         kind=CommandKind.QUEUED,
         is_for_owners=True,
+    ),
+    Command(name="repos", summary="List the repositories", kind=CommandKind.READING, is_personal=True),
+    Command(
+        name="diff",
+        arguments="[number|file]",
+        summary="Show what changed in the repository since a session started",
+        kind=CommandKind.READING,
+        is_personal=True,
     ),
     Command(name="tools", summary="List the tools of the agent", kind=CommandKind.READING, is_personal=True),
     Command(name="reminders", aliases=("reminders list",), summary="List the reminders of this chat", is_personal=True),

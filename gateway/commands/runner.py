@@ -21,7 +21,7 @@ from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed
 from gateway.spool import InboxState, MarkSeen, Operation, SetInboxState, Spool, StartTurn
-from gateway.spool.spool import retry_while_full
+from gateway.spool.spool import retry_while_unavailable
 
 log = structlog.get_logger()
 
@@ -84,6 +84,7 @@ class CommandRunner:
             session=job.session,
             argument=job.argument,
             is_owner=is_owner(self._live, job.inbound.address, job.inbound.sender),
+            is_queued=True,
         )
         # A cancellation before the commit means that nothing has happened, and is answered. A cancellation during the
         # commit comes too late: `finish_before_cancel` finishes it first.
@@ -94,9 +95,9 @@ class CommandRunner:
                 if command.can_be_stopped:  # It may be what crashes the daemon, so this counts as an attempt.
                     for slot in self._slots.suspect if job.is_suspect else self._slots.command:
                         await held.enter_async_context(slot)
-                    await retry_while_full(partial(self._spool.commit, StartTurn(turn=job.turn)))
+                    await retry_while_unavailable(partial(self._spool.commit, StartTurn(turn=job.turn)))
                 check_access(self._live, job.inbound)
-                answer = await retry_while_full(partial(self._handlers[command.name], call))
+                answer = await retry_while_unavailable(partial(self._handlers[command.name], call))
                 is_committing = True
                 await finish_before_cancel(self._commit_queued(job, answer))
         except asyncio.CancelledError as stop:
@@ -138,7 +139,7 @@ class CommandRunner:
         # A person who has lost access gets no answer.
         is_answered = has_access(self._live, job.inbound)
         done = SetInboxState(turn=job.turn, state=InboxState.ANSWERED if is_answered else InboxState.ABANDONED)
-        await retry_while_full(partial(self._commit, job.inbound, answer, done))
+        await retry_while_unavailable(partial(self._commit, job.inbound, answer, done))
 
     async def _commit(self, inbound: Inbound, answer: Answer, done: Operation, *, is_unknown: bool = False) -> None:
         """Commit an answer together with `done`, which ends the message, and deliver it. Raises if nothing happened."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from gateway.access.rights import Action, check_right
 from gateway.access.rules import Live
@@ -13,9 +14,11 @@ from gateway.contract import Button
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.lanes import Lanes
+from gateway.repos.repositories import Repositories, opening_entries
 from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries, undo_last_turn
 from gateway.sessions.export import MarkdownExport, export_pieces, undone_turns
 from gateway.sessions.keys import parse_key, session_key
+from gateway.sessions.session import NewSession
 from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import ago, count, in_bytes
@@ -31,6 +34,11 @@ _QUOTED = re.compile(r"[\"“„«](?P<title>.*)[\"”“»]", re.DOTALL)
 _SPEAKERS = {"user": "You", "assistant": "Agent", "gateway": "Gateway"}
 
 
+class DescribeRepo(Protocol):
+    async def __call__(self, session: SessionMeta, *, is_owner: bool) -> Sequence[str]:
+        """Return lines about the repository of a session."""
+
+
 class SessionCommands:
     def __init__(
         self,
@@ -39,6 +47,8 @@ class SessionCommands:
         lanes: Lanes[Job],
         deletion: SessionDeletion,
         archive: ArchiveCommands,
+        repos: Repositories,
+        describe_repo: DescribeRepo,
         *,
         now: Callable[[], datetime],
     ) -> None:
@@ -47,6 +57,8 @@ class SessionCommands:
         self._lanes = lanes
         self._deletion = deletion
         self._archive = archive
+        self._repos = repos
+        self._describe_repo = describe_repo
         self._now = now
 
     def handlers(self) -> Handlers:
@@ -67,8 +79,27 @@ class SessionCommands:
         }
 
     async def new(self, call: Call) -> Answer:
-        title = excerpt(call.argument, TITLE_WIDTH)
-        scope, agent = call.routed.scope, call.routed.agent
+        first, _, rest = call.argument.partition(" ")
+        named, title = (first[1:].lower(), rest) if first.startswith("@") else ("", call.argument)
+        return await self.start(call, title=excerpt(title, TITLE_WIDTH), named=named, is_named=first.startswith("@"))
+
+    async def start(
+        self, call: Call, *, agent: str = "", title: str = "", named: str = "", is_named: bool = False
+    ) -> Answer:
+        """Return the answer that starts a session, in the repository that is `named` or that the agent's rule gives.
+
+        Without an `agent`, the one of this chat or the coding agent of the current session answers in it.
+        """
+        scope = call.routed.scope
+        current = self._sessions.find(call.session) if call.session else None
+        if is_named and not named:
+            raise Refused("Which repository? Add its id after the @, like /new @website. /repos lists them.")
+        agent = agent or self._repos.next_agent(call.routed.agent, current, is_owner=call.is_owner)
+        stays = current.repo if current is not None and current.agent == agent else ""
+        repo = self._repos.choose(agent, is_owner=call.is_owner, named=named, current=stays)
+        if repo:
+            is_git = self._repos.is_coding_agent(agent)
+            await self._repos.check(repo, by=call.inbound.sender.id, is_git=is_git)
         copies = await self._sessions.copy_surplus(scope, is_busy=self._lanes.is_busy)
 
         async def commit(operations: Sequence[Operation]) -> None:
@@ -77,14 +108,18 @@ class SessionCommands:
                 agent=agent,
                 origin=call.inbound.address,
                 title=title or None,
+                new=NewSession(repo=repo),
+                opening=opening_entries(repo),
                 is_busy=self._lanes.is_busy,
                 also=operations,
                 copies=copies,
             )
 
         number = self._sessions.next_number(scope)
-        named = f": {title}" if title else ""
-        text = f"Started session {number}{named}. Your next messages go there.{displaced(copies)}"
+        who = f" with {agent}" if agent != call.routed.agent else ""
+        where = f" in {repo}" if repo else ""
+        called = f": {title}" if title else ""
+        text = f"Started session {number}{who}{where}{called}. Your next messages go there.{displaced(copies)}"
         return Answer(text=text, commit=commit)
 
     async def list(self, call: Call) -> Answer:
@@ -99,7 +134,7 @@ class SessionCommands:
             mark = "▸" if active is not None and session.key == active.key else " "
             title = session.title or "(empty)"
             used = f" · {count(session.messages, 'message')} · {ago(session.updated_at, self._now())}"
-            status = session.status.word
+            status = session.status_word
             rows.append(f"{mark} {session.number}  {title} · {status}{used if session.messages else ''}")
         return Answer(
             text="\n".join(["Sessions (newest first)", *rows, "/session resume <number> goes back to one"]),
@@ -117,6 +152,10 @@ class SessionCommands:
             raise Refused("Which one? Add its number, like /session resume 2. /session list shows the numbers.")
         # Load the session first: a damaged file is refused before anything changes.
         session = await self._sessions.load_meta(self._find(call, call.argument).key)
+        _check_not_failed(session)
+        if session.repo:
+            is_git = self._repos.is_coding_agent(session.agent)
+            await self._repos.check(session.repo, by=call.inbound.sender.id, is_git=is_git)
 
         async def commit(operations: Sequence[Operation]) -> None:
             await self._sessions.resume(call.routed.scope, session.number, also=operations)
@@ -146,6 +185,7 @@ class SessionCommands:
 
     async def close(self, call: Call) -> Answer:
         session = self._find(call, call.argument)
+        _check_not_failed(session)
 
         async def commit(operations: Sequence[Operation]) -> None:
             by = call.inbound.sender.id
@@ -196,7 +236,7 @@ class SessionCommands:
 
     async def info(self, call: Call) -> Answer:
         session = self._find(call, call.argument)
-        now, status = self._now(), session.status.word
+        now, status = self._now(), session.status_word
         return Answer(
             text="\n".join(
                 [
@@ -204,6 +244,7 @@ class SessionCommands:
                     f"{count(session.messages, 'message')} in {count(session.turns, 'turn')}, {status}",
                     f"started {ago(session.created_at, now)}, last used {ago(session.last_accessed, now)}",
                     f"agent {session.agent}, {in_bytes(session.size)} on disk",
+                    *await self._describe_repo(session, is_owner=call.is_owner),
                     f"key {session.key}",
                 ],
             ),
@@ -296,3 +337,12 @@ class SessionCommands:
             )
             raise Refused(f"There is no session {number} here. /session list shows your sessions{archive}.")
         return found
+
+
+def _check_not_failed(session: SessionMeta) -> None:
+    """Refuse to open or close a session that has ended with an error for good."""
+    if session.status is SessionStatus.ERROR and session.status_why:
+        repo = f" @{session.repo}" if session.repo else ""
+        raise Refused(
+            f"Session {session.number} has ended with an error, so it can only be read. /new{repo} starts another one."
+        )

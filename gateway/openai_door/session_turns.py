@@ -41,6 +41,7 @@ from gateway.openai_door.history_rule import (
 )
 from gateway.openai_door.request_messages import ReceivedMessages
 from gateway.openai_door.session_choice import SessionChoice, not_found, scope_of
+from gateway.repos.repositories import Repositories
 from gateway.sessions import (
     Entry,
     SessionEnded,
@@ -51,7 +52,7 @@ from gateway.sessions import (
 )
 from gateway.sessions.history import undo_turn
 from gateway.sessions.session import NewSession
-from gateway.spool import Spool, SpoolFull
+from gateway.spool import Spool, SpoolUnavailable
 
 MISMATCH = (
     "The history in this request doesn't match the session. Send only the new messages, or use another session name."
@@ -93,6 +94,7 @@ class SessionTurns:
         sessions: SessionManager,
         programs: ProgramSessions,
         prompts: Prompts,
+        repos: Repositories,
         spool: Spool,
         lanes: Lanes[Job],
         uploads: FileRoutes,
@@ -105,6 +107,7 @@ class SessionTurns:
         self._sessions = sessions
         self._programs = programs
         self._prompts = prompts
+        self._repos = repos
         self._spool = spool
         self._lanes = lanes
         self._uploads = uploads
@@ -141,7 +144,7 @@ class SessionTurns:
                 ) from error
             except Refused as error:
                 raise refusal(str(error), code="refused", status=HTTPStatus.CONFLICT) from error
-            except (NotAccepted, SpoolFull) as error:
+            except (NotAccepted, SpoolUnavailable) as error:
                 raise unavailable(str(error)) from error
             finally:
                 self._scopes.release(scope)
@@ -273,12 +276,20 @@ class SessionTurns:
         return await self._uploads.keep(picture.name, chunks())
 
     async def _start(self, request: DoorRequest, scope: str, seed: Sequence[Entry]) -> SessionMeta:
-        """Start the session of a name. The session of a token that is bound to a repository works there."""
+        """Start the session of a name. It works in the repository of its token, or in the default one of its agent."""
         caller, choice = request.caller, request.choice
         token = self._live.token_book.find(caller.token)
         repo = token.repo if token is not None else None
+        if repo is None and self._repos.is_coding_agent(choice.agent):
+            repo = self._repos.default(choice.agent)
+            if repo is None:
+                raise refusal(
+                    f"The agent `{choice.agent}` works in a repository, and has no default. "
+                    "Use a token that is bound to one.",
+                    param="model",
+                )
         if repo is not None:
-            await self._programs.check_repo(repo, caller)
+            await self._programs.check_repo(repo, choice.agent, caller)
         session_id = str(uuid4())
         return await self._sessions.start_new(
             scope,

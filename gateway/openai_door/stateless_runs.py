@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import structlog
 
+from config import Backend
 from config.types import OPENAI_CHANNEL
 from gateway.access.rules import Live
 from gateway.agent.loop import StepCollector, run_agent
@@ -29,10 +30,10 @@ from gateway.mcp.server import McpServers
 from gateway.openai_door.answer import AnswerText, AnswerTokens, Piece, StreamedAnswer
 from gateway.openai_door.errors import failure_of, refusal, too_busy, turn_failed, unavailable
 from gateway.openai_door.history_rule import BEGUN_BY_ASSISTANT
-from gateway.openai_door.session_choice import scope_of
+from gateway.openai_door.session_choice import SESSION_HEADER, scope_of
 from gateway.openai_door.session_turns import DoorRequest
 from gateway.sessions.entries import FailureCause
-from gateway.spool import Operation, Spool, SpoolFull
+from gateway.spool import Operation, Spool, SpoolUnavailable
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.context import TurnContext
 from gateway.turns.usage import Meter, MeteredProvider, person_of
@@ -40,7 +41,7 @@ from gateway.turns.usage import Meter, MeteredProvider, person_of
 log = structlog.get_logger()
 
 RETRY_WHEN_FULL = 5.0
-"""Seconds between two attempts to store usage while the disk is full."""
+"""Seconds between two attempts to store usage while the spool is unavailable."""
 MAX_UNSTORED = 1_000
 """Requests whose usage may wait for a full disk. Beyond that, more are refused."""
 
@@ -137,6 +138,12 @@ class StatelessRuns:
             is_prompt=True,
             instructions=request.received.instructions,
         )
+        if self._live.settings.agents[choice.agent].backend is Backend.ACP:
+            raise refusal(
+                f"The agent `{choice.agent}` works in a repository and needs a session. "
+                f"Name one: use the model `{choice.agent}@<name>`, or send the header {SESSION_HEADER}.",
+                param="model",
+            )
         agent = self._agents.in_scope(choice.agent, scope, repo=token.repo if token is not None else None)
         if not agent.info.sees_images and any(message.pictures for message in request.received.messages):
             raise refusal(f"The model of the agent `{agent.name}` doesn't accept images.", param="messages")
@@ -223,13 +230,13 @@ class StatelessRuns:
                 await asyncio.sleep(RETRY_WHEN_FULL)
 
     async def store_usage(self) -> bool:
-        """Store the usage of all requests that have ended. Returns False if the disk is full."""
+        """Store the usage of all requests that have ended. Returns False if nothing can be stored now."""
         charges: list[Operation] = [*self._charges, *self._meter.learned()]
         self._charges.clear()
         self._has_charges.clear()
         try:
             await finish_before_cancel(self._spool.commit(*charges))
-        except SpoolFull:
+        except SpoolUnavailable:
             self._charges[:0] = charges
             self._has_charges.set()
             return False

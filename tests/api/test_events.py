@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
-from gateway.api.events import MAX_UNSENT_BYTES, EventBlock, ReaderStream, position_of
+from gateway.api.events import MAX_UNSENT_BYTES, EventBlock, ReaderStream, SessionEvents, position_of
 from gateway.contract import TokenScope
 from gateway.daemon import Daemon
 from gateway.http.responses import HttpError
@@ -200,6 +200,22 @@ async def test_an_event_id_of_another_session_is_refused(tmp_path: Path) -> None
 def test_any_event_id_is_a_position_or_an_error(session: str, given_id: str) -> None:
     with suppress(HttpError):
         assert position_of(session, given_id) >= 0
+
+
+async def test_the_first_text_is_sent_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    reader, events = ReaderStream(transport, 0, is_chunked=False), SessionEvents("session")
+    reader.go_live(0)
+    events.readers.add(reader)
+    theirs.settimeout(0)
+    with theirs:
+        events.on_text("turn", "Hel")
+        events.on_text("turn", "lo")
+        for _ in range(2):  # Once around the event loop. Nothing waits for a timer.
+            await asyncio.sleep(0)
+        assert theirs.recv(1000) == b'event: delta\ndata: {"turn":"turn","text":"Hello"}\n\n'
+        transport.abort()
 
 
 async def test_a_slow_reader_falls_behind_without_growing() -> None:

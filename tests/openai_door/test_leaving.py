@@ -21,6 +21,7 @@ from gateway.openai_door.request_messages import chat_messages
 from gateway.openai_door.session_choice import SessionChoice
 from gateway.openai_door.session_turns import DoorRequest, SessionTurns
 from gateway.openai_door.types import ChatMessage
+from gateway.repos.repositories import Repositories
 from tests.agent.wire import OPENAI, serving
 from tests.api.harness import api
 from tests.daemon.harness import settings
@@ -86,6 +87,7 @@ async def refused(daemon: Daemon, text: str) -> AsyncIterator[asyncio.Task[HttpE
         sessions=daemon.sessions,
         programs=daemon.programs,
         prompts=Prompts(daemon.intake, daemon.spool, now=daemon.now),
+        repos=Repositories(daemon.live),
         spool=daemon.spool,
         lanes=daemon.lanes,
         uploads=FileRoutes(daemon.store, lambda: 0, daemon.now),

@@ -60,8 +60,8 @@ def is_help(text: str) -> bool:
 class PendingMessage:
     """A message of ours until its outcome is known.
 
-    That takes both the answer and the acknowledgement, or a refusal, or an error. Frames may come in any order, and
-    more than once.
+    That takes both the answer and the acknowledgement, or a refusal, or an error, or the notice that the gateway has
+    dropped it. Frames may come in any order, and more than once.
     """
 
     def __init__(self, text: str, files: tuple[wire.UploadedFile, ...] = ()) -> None:
@@ -81,6 +81,9 @@ class PendingMessage:
         match frame:
             case wire.AckFrame():
                 self._verdict = frame.verdict
+            case wire.MessageFrame() if self.id in frame.unanswered:
+                self._settle(ChatOutcome(is_answer=False, text=frame.text))
+                return
             case wire.MessageFrame():
                 self._answer = frame
             case wire.ErrorFrame():
@@ -208,6 +211,7 @@ class GatewayConnection:
             if frame is None:
                 continue
             subject: str | None = None
+            dropped: tuple[str, ...] = ()
             match frame:
                 case wire.HelloFrame():
                     if not self._hello.done():
@@ -217,15 +221,16 @@ class GatewayConnection:
                     if frame.key in self._known_keys:
                         continue
                     self._known_keys.append(frame.key)
-                    subject = frame.reply_to
+                    subject, dropped = frame.reply_to, frame.unanswered
                 case wire.DraftFrame():
                     subject = frame.reply_to
                 case wire.AckFrame() | wire.ErrorFrame():
                     subject = frame.id
-            message = self._pending.get(subject or "")
-            if message is not None:
+            # The answer to a /stop in another terminal may be about messages of ours that it has dropped.
+            messages = [self._pending[each] for each in (subject or "", *dropped) if each in self._pending]
+            for message in messages:
                 message.receive(frame)
-            self._receive(frame, message)
+            self._receive(frame, messages[0] if messages else None)
         if self._socket.close_code == WSCloseCode.TRY_AGAIN_LATER:
             raise Refused("You have too many chats open on this gateway. Close one of them first.")
 

@@ -18,7 +18,7 @@ from channels.terminal.client.interactive import InteractiveChat
 from channels.terminal.client.prompt import ChatPrompt
 from channels.websocket.wire import ServerFrame
 from gateway.text import printable
-from tests.channels.terminal.client.harness import NO_DELAYS, Client, Script, echoing, gateway
+from tests.channels.terminal.client.harness import NO_DELAYS, NOON, Client, Script, echoing, gateway
 
 CTRL_C, CTRL_D, UP, ALT_ENTER = "\x03", "\x04", "\x1b[A", "\x1b\r"
 
@@ -213,6 +213,22 @@ async def test_a_stopped_message_without_a_turn_ends_with_the_notice_of_the_stop
         person.type(f"talk\r{CTRL_D}")
         await person.chat.run(connection)
     assert capsys.readouterr().out == "Stopped. 1 waiting message dropped.\n\n"
+
+
+async def test_a_message_that_was_dropped_elsewhere_ends_with_the_notice_of_the_stop(
+    person: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def dropping(client: Client) -> None:
+        said = await client.heard()
+        await client.ack(said)
+        text = "Stopped. 1 waiting message dropped."
+        await client.show("message", key="k", kind="notice", text=text, at=NOON, unanswered=[said["id"]])
+        await echoing(client)
+
+    async with _connected(person, dropping) as connection:
+        person.type(f"talk\rhi\r{CTRL_D}")
+        await person.chat.run(connection)
+    assert capsys.readouterr().out == "Stopped. 1 waiting message dropped.\n\nYou said: hi\n\n"
 
 
 async def test_a_lost_gateway_ends_the_prompt(person: Person) -> None:

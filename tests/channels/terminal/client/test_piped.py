@@ -105,6 +105,20 @@ async def test_an_error_goes_to_stderr(pipe: PipedChat) -> None:
     assert _err(pipe) == "gatehouse: This is too long.\n"
 
 
+async def test_waiting_ends_when_a_stop_in_another_terminal_drops_the_message(pipe: PipedChat) -> None:
+    async def stopping(client: Client) -> None:
+        said = await client.heard()
+        await client.ack(said)
+        text, about = "Stopped. 1 waiting message dropped.", {"reply_to": "of another", "unanswered": [said["id"]]}
+        await client.show("message", key="k", kind="notice", text=text, at=NOON, **about)
+        await client.stay()
+
+    async with gateway(stopping) as connect, connected(connect, pipe.receive) as connection:
+        assert await pipe.send(connection, "hi") == EXIT_UNANSWERED
+    assert _err(pipe) == "gatehouse: Stopped. 1 waiting message dropped.\n"
+    assert _out(pipe) == ""
+
+
 async def test_waiting_ends_after_the_answer_timeout(pipe: PipedChat) -> None:
     impatient = PipedChat(out=pipe.out, err=pipe.err, answer_timeout=0.05)
     async with gateway(Client.stay) as connect, connected(connect, impatient.receive) as connection:
