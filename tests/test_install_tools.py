@@ -1,4 +1,4 @@
-"""Tests tests/install_tools.sh with a fake `apt-get` and `id`, in a PATH that contains nothing else."""
+"""Tests tests/install_tools.sh with a fake `apt-get` and `id`, in a PATH that contains little else."""
 
 import shutil
 import subprocess
@@ -8,13 +8,16 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "install_tools.sh"
 SHELL = shutil.which("sh") or "/bin/sh"
+NEEDED = ("ln", "mkdir", "rm", "tail")
+PACKAGES = ["chromium", "bubblewrap", "strace", "postgresql", "pgbouncer"]
 
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "tail").symlink_to(shutil.which("tail") or "/usr/bin/tail")
+    for name in NEEDED:
+        (folder / name).symlink_to(shutil.which(name) or f"/usr/bin/{name}")
     add(folder, "id", "echo 0")
     add(folder, "apt-get", f'echo "$*" >> {tmp_path}/calls')
     return folder
@@ -26,7 +29,8 @@ def add(folder: Path, name: str, script: str = "") -> None:
 
 
 def install(programs: Path) -> str:
-    done = subprocess.run([SHELL, SCRIPT], env={"PATH": str(programs)}, capture_output=True, text=True, check=True)
+    env = {"PATH": str(programs), "GATEHOUSE_TOOLS_ROOT": str(programs.parent)}
+    done = subprocess.run([SHELL, SCRIPT], env=env, capture_output=True, text=True, check=True)
     assert not done.stderr
     return done.stdout
 
@@ -37,22 +41,35 @@ def installed(programs: Path) -> list[str]:
 
 
 def test_missing_programs_are_installed(programs: Path) -> None:
-    assert install(programs).startswith("Installing programs for the tests: chromium bubblewrap strace.")
-    assert installed(programs) == ["chromium", "bubblewrap", "strace"]
+    assert install(programs).startswith(f"Installing programs for the tests: {' '.join(PACKAGES)}.")
+    assert installed(programs) == PACKAGES
 
 
 def test_present_programs_are_not_installed_again(programs: Path) -> None:
-    for name in ("google-chrome", "strace"):
+    for name in ("google-chrome", "strace", "pgbouncer"):
         add(programs, name)
+    server = programs.parent / "usr/lib/postgresql/15/bin"
+    server.mkdir(parents=True)
+    add(server, "postgres")
     install(programs)
     assert installed(programs) == ["bubblewrap"]
 
 
 def test_without_missing_programs_the_script_does_nothing(programs: Path) -> None:
-    for name in ("chromium", "bwrap", "strace"):
+    for name in ("chromium", "bwrap", "strace", "postgres", "pgbouncer"):
         add(programs, name)
     assert install(programs) == ""
     assert not (programs.parent / "calls").exists()
+
+
+def test_installed_packages_start_no_services(programs: Path) -> None:
+    etc = programs.parent / "etc"
+    settings = etc / "postgresql-common/createcluster.d/gatehouse-tests.conf"
+    add(programs, "apt-get", f"while read -r line; do echo $line > {programs.parent}/seen; done < {settings}")
+    install(programs)
+    assert (programs.parent / "seen").read_text() == "create_main_cluster = false\n"
+    assert not settings.exists()
+    assert (etc / "systemd/system/pgbouncer.service").readlink() == Path("/dev/null")
 
 
 def test_a_package_that_fails_does_not_stop_the_others(programs: Path) -> None:
@@ -62,7 +79,7 @@ def test_a_package_that_fails_does_not_stop_the_others(programs: Path) -> None:
         f'echo "$*" >> {programs.parent}/calls\ncase "$*" in *chromium) echo "E: none"; exit 100;; esac',
     )
     said = install(programs)
-    assert installed(programs) == ["chromium", "bubblewrap", "strace"]
+    assert installed(programs) == PACKAGES
     assert "chromium could not be installed: E: none\n" in said
     assert "Not installed: chromium. The tests that need these programs will be skipped." in said
 
@@ -73,5 +90,5 @@ def test_without_the_rights_or_apt_it_says_which_packages_to_install(programs: P
         add(programs, "id", "echo 1000")
     else:
         (programs / "apt-get").unlink()
-    assert install(programs).endswith("sudo apt-get install chromium bubblewrap strace\n")
+    assert install(programs).endswith(f"sudo apt-get install {' '.join(PACKAGES)}\n")
     assert not (programs.parent / "calls").exists()

@@ -1,0 +1,1 @@
+"""Databases: connections, schema and migrations of the SQL storage engines."""

@@ -1,0 +1,141 @@
+"""The single-gateway lease: the row of the table `writer` says which gateway may write to a PostgreSQL database.
+
+1. A gateway takes the row at its start, with a random `boot`. It renews the row with each transaction, or every few
+   seconds. It frees the row when it closes.
+2. Every transaction starts with `fence`, which changes the row and so locks it. If another gateway has taken the row,
+   `fence` raises: the transaction of a gateway that was paused or cut off for long comes too late, and stores nothing.
+3. Only the clock of the database is used. If it jumps, a live gateway may lose its lease, but no two can write.
+"""
+
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gateway.database.connection import Connection
+from gateway.errors import CannotStart
+
+LEASE_SECONDS = 15
+RENEWAL_INTERVAL = 5.0
+
+
+class LeaseLost(Exception):
+    """Another gateway has taken the database."""
+
+
+class LeaseTaken(CannotStart):
+    """Another gateway holds the lease, and has renewed it at `renewed_at`. If it has crashed, that never changes."""
+
+    def __init__(self, message: str, renewed_at: datetime) -> None:
+        super().__init__(message)
+        self.renewed_at = renewed_at
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A gateway that holds a lease."""
+
+    host: str
+    process: int
+    data_dir: str
+    since: datetime
+    started: str = ""
+    """When the process has started, as its system counts: other processes get the same id later."""
+
+    @classmethod
+    def here(cls, data_dir: Path) -> "Holder":
+        return cls(
+            host=socket.gethostname(),
+            process=os.getpid(),
+            data_dir=str(data_dir.resolve()),
+            since=datetime.now(UTC),
+            started=_start_of(os.getpid()),
+        )
+
+    def has_ended(self, here: "Holder") -> bool:
+        """Return whether this is a process of the same system and data directory that does not run any more."""
+        if (self.host, self.data_dir) != (here.host, here.data_dir):
+            return False
+        try:
+            os.kill(self.process, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass
+        return self.started != _start_of(self.process)
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.process} on {self.host} with the data directory {self.data_dir}, "
+            f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        )
+
+
+def take(connection: Connection, boot: str, here: Holder) -> None:
+    """Take the lease, inside a transaction. Raises `LeaseTaken` if another gateway holds it."""
+    connection.execute(
+        "INSERT INTO writer (id, boot, holder, batch, renewed_at) VALUES (1, '', '', 0, now()) ON CONFLICT DO NOTHING"
+    )
+    # A renewal in the future was made before the clock was set back. A live gateway soon makes another one.
+    found = connection.execute(
+        "SELECT boot, holder, renewed_at, abs(extract(epoch FROM now() - renewed_at)) > ? "
+        "FROM writer WHERE id = 1 FOR UPDATE",
+        (LEASE_SECONDS,),
+    ).fetchone()
+    held_by, holder, renewed_at, is_expired = found
+    if held_by and not is_expired and not _has_ended(holder, here):
+        raise LeaseTaken(
+            f"The database is in use by another gateway: {describe_holder(holder)}. Stop that one first.", renewed_at
+        )
+    connection.execute(
+        "UPDATE writer SET boot = ?, holder = ?, batch = 0, renewed_at = now() WHERE id = 1",
+        (boot, msgspec.json.encode(here).decode()),
+    )
+
+
+def fence(connection: Connection, boot: str, batch: int) -> None:
+    """Renew the lease and record the number of the transaction. Raises `LeaseLost`."""
+    renewal = "UPDATE writer SET batch = ?, renewed_at = now() WHERE id = 1 AND boot = ?"
+    if not connection.execute(renewal, (batch, boot)).rowcount:
+        raise LeaseLost
+
+
+def last_batch(connection: Connection, boot: str) -> int:
+    """Renew the lease and return the number of the last transaction that was committed. Raises `LeaseLost`.
+
+    This waits for a transaction that the server still has to end after its connection was lost: that one has locked
+    the row.
+    """
+    renewal = "UPDATE writer SET renewed_at = now() WHERE id = 1 AND boot = ? RETURNING batch"
+    found = connection.execute(renewal, (boot,)).fetchone()
+    if found is None:
+        raise LeaseLost
+    return int(found[0])
+
+
+def release(connection: Connection, boot: str) -> None:
+    connection.execute("UPDATE writer SET boot = '', holder = '' WHERE id = 1 AND boot = ?", (boot,))
+
+
+def _has_ended(holder: str, here: Holder) -> bool:
+    try:
+        return msgspec.json.decode(holder, type=Holder).has_ended(here)
+    except msgspec.DecodeError:  # Written by another version.
+        return False
+
+
+def describe_holder(holder: str) -> str:
+    try:
+        return str(msgspec.json.decode(holder, type=Holder))
+    except msgspec.DecodeError:
+        return holder or "unknown"
+
+
+def _start_of(process: int) -> str:
+    try:
+        # The name in parentheses can contain spaces: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):  # It has ended, or this is not Linux.
+        return ""

@@ -1,0 +1,1 @@
+"""One migration for each version of the schema. A released one never changes."""

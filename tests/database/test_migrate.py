@@ -1,0 +1,336 @@
+"""Migrations of the database, with data, on SQLite and on both versions of PostgreSQL."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from alembic.script import ScriptDirectory
+
+from config import MigrateMode, Secret, StorageEngine, StorageSettings
+from gateway.database import migrate
+from gateway.database.schema import metadata
+from gateway.database.schema_check import differences
+from gateway.database.views import MESSAGE_TYPES
+from gateway.distribution import Installation
+from gateway.errors import CannotStart
+from gateway.sessions import entries
+from tests.database.harness import connected, store_entries, store_session
+
+KEY = "telegram:42"
+# A row for each table, besides those of sessions.
+ROWS = {
+    "seen": "(channel, account, event_id, at) VALUES ('telegram', 'main', '7', 1)",
+    "inbox": "(turn, state, scope, session, number, agent, accepted_at, inbound) "
+    "VALUES ('t', 'waiting', 's', 's', 1, 'main', 1, {blob})",
+    "outbox": "(key, state, created_at, message) VALUES ('k', 'waiting', 1, {blob})",
+    "drafts": "(turn, receipt, at) VALUES ('t', {blob}, 1)",
+    "facts": "(name, value) VALUES ('n', 'v')",
+    "usage": "VALUES ('2026-11-18', 'me', 'gpt', 1, 2, 3, 4)",
+    "reminders": "(id, scope, number, about) VALUES ('r', 's', 1, {blob})",
+    "deletions": "VALUES ('s', 1, 0)",
+    "writer": "(id, boot, holder) VALUES (1, '', '')",
+}
+
+
+def fill(storage: StorageSettings) -> None:
+    """Store a row in each table."""
+    with connected(storage) as sql:
+        for table, row in ROWS.items():
+            blob = "x'00ff'" if sql.is_sqlite else r"'\x00ff'::bytea"
+            sql(f"INSERT INTO {table} {row.format(blob=blob)}")
+        store_session(sql, KEY, repo="website")
+        store_entries(sql, KEY, [entries.User(content="Hello."), entries.Assistant(content="Hi.")])
+
+
+def counts(storage: StorageSettings) -> dict[str, int]:
+    with connected(storage) as sql:
+        return {name: sql(f"SELECT count(*) FROM {name}")[0][0] for name in metadata.tables}  # noqa: S608 - constants.
+
+
+def tables_of(storage: StorageSettings) -> set[str]:
+    with connected(storage) as sql:
+        if sql.is_sqlite:
+            return {name for (name,) in sql("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
+        return {name for (name,) in sql("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace")}
+
+
+def test_the_list_of_revisions_is_that_of_the_files() -> None:
+    script = ScriptDirectory(str(Path(migrate.__file__).with_name("migrations")))
+    found = [revision.revision for revision in script.walk_revisions()]
+    assert tuple(reversed(found)) == migrate.REVISIONS
+    assert all(revision.doc for revision in script.walk_revisions())
+
+
+def test_up_and_down_with_data(storage: StorageSettings) -> None:
+    assert migrate.current(storage) is None
+    for position, revision in enumerate(migrate.REVISIONS):
+        assert migrate.upgrade(storage, revision) == (migrate.REVISIONS[position - 1] if position else None)
+        assert migrate.current(storage) == revision
+        if position == 0:
+            fill(storage)
+    stored = counts(storage)
+    assert set(stored.values()) == {1, 2}
+    assert migrate.upgrade(storage) == migrate.HEAD
+    for revision in reversed(migrate.REVISIONS[:-1]):
+        migrate.downgrade(storage, revision)
+        assert migrate.current(storage) == revision
+        assert counts(storage) == stored
+    assert migrate.downgrade(storage, migrate.BASE) is not None
+    assert migrate.current(storage) is None
+    assert tables_of(storage) <= {"alembic_version", "alembic_version_pkc"}
+    assert migrate.upgrade(storage) is None
+
+
+def test_migrations_make_the_schema(storage: StorageSettings) -> None:
+    migrate.upgrade(storage)
+    assert differences(storage) == []
+
+
+def test_differences_are_named(storage: StorageSettings) -> None:
+    migrate.upgrade(storage)
+    with connected(storage) as sql:
+        sql("DROP INDEX session_status")
+        sql("ALTER TABLE facts ADD COLUMN mood TEXT")
+        sql("DROP VIEW AgentMessage")
+        sql("DROP VIEW AgentSession")
+        sql("CREATE VIEW AgentSession AS SELECT id FROM session")
+        sql("CREATE INDEX inbox_agent ON inbox (agent)")
+    found = differences(storage)
+    assert "The index session_status is missing." in found
+    assert "The column facts.mood is not part of the schema." in found
+    assert "The view AgentMessage is missing." in found
+    assert "The index inbox_agent is not part of the schema." in found
+    (view,) = [each for each in found if "AgentSession" in each]
+    assert "and should be" in view
+    assert len(found) == 5
+    with connected(storage) as sql:
+        assert sql("SELECT count(*) FROM session") == [(0,)]
+
+
+def test_the_start_creates_the_tables(storage: StorageSettings) -> None:
+    migrate.ensure_current(storage)
+    migrate.ensure_current(storage)
+    assert migrate.current(storage) == migrate.HEAD
+
+
+def test_the_start_does_not_migrate_if_a_person_does(storage: StorageSettings) -> None:
+    manual = storage.model_copy(update={"migrate": MigrateMode.MANUAL})
+    with pytest.raises(CannotStart, match="gatehouse db upgrade"):
+        migrate.ensure_current(manual)
+    assert migrate.current(storage) is None
+    migrate.upgrade(storage)
+    migrate.ensure_current(manual)
+
+
+def test_the_start_with_a_current_schema_imports_no_alembic(storage: StorageSettings) -> None:
+    migrate.upgrade(storage)
+    script = (
+        "import sys; from config import StorageSettings; from gateway.database import migrate; "
+        "migrate.ensure_current(StorageSettings(url=sys.argv[1])); "
+        "print([name for name in ('alembic', 'sqlalchemy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, storage.url], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_of_two_upgrades_at_the_same_time_one_does_the_work(storage: StorageSettings) -> None:
+    barrier = threading.Barrier(4)
+
+    def upgrade(_: int) -> str | None:
+        barrier.wait()
+        return migrate.upgrade(storage)
+
+    with ThreadPoolExecutor(4) as threads:
+        before = list(threads.map(upgrade, range(4)))
+    assert sorted(before, key=str) == sorted([migrate.HEAD] * 3 + [None], key=str)
+    assert differences(storage) == []
+
+
+def test_a_newer_schema_is_refused(storage: StorageSettings) -> None:
+    migrate.upgrade(storage)
+    with connected(storage) as sql:
+        sql("UPDATE alembic_version SET version_num = '0999'")
+    for attempt in (migrate.current, migrate.ensure_current, migrate.upgrade):
+        with pytest.raises(CannotStart) as caught:
+            attempt(storage)
+        assert f"newer Gatehouse (schema 0999, this version knows {migrate.HEAD})" in str(caught.value)
+    with pytest.raises(CannotStart):
+        migrate.downgrade(storage, migrate.BASE)
+
+
+def test_the_versions_of_another_program_are_refused(storage: StorageSettings) -> None:
+    with connected(storage) as sql:
+        sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        sql("INSERT INTO alembic_version VALUES ('a1b2c3')")
+    with pytest.raises(CannotStart, match="belongs to another program"):
+        migrate.ensure_current(storage)
+
+
+def test_tables_of_another_program_stay_as_they_are(storage: StorageSettings) -> None:
+    with connected(storage) as sql:
+        sql("CREATE TABLE inbox (id INTEGER)")
+    with pytest.raises(CannotStart, match="of another program"):
+        migrate.ensure_current(storage)
+    assert tables_of(storage) == {"inbox"}
+
+
+KILLED = """
+import os, signal, sys
+from sqlalchemy import Engine, event
+from config import StorageSettings
+from gateway.database import migrate
+
+def kill(connection, cursor, statement, *rest):
+    if "CREATE VIEW AgentMessage" in statement:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+event.listen(Engine, "before_cursor_execute", kill)
+migrate.upgrade(StorageSettings(url=sys.argv[1]))
+"""
+
+
+def test_a_kill_in_the_middle_leaves_the_old_schema(storage: StorageSettings) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, storage.url], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert migrate.current(storage) is None
+    assert tables_of(storage) == set()
+    migrate.ensure_current(storage)
+    assert differences(storage) == []
+
+
+def test_a_new_file_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "gatehouse.db"
+    migrate.upgrade(StorageSettings(url=f"sqlite:{path}"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
+def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
+    storage = StorageSettings(url=f"sqlite:{tmp_path}/gatehouse.db", lock_timeout=0.1)
+    migrate.upgrade(storage)
+    with closing(sqlite3.connect(storage.path, isolation_level=None)) as gateway:
+        gateway.execute("PRAGMA locking_mode = EXCLUSIVE")
+        gateway.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(CannotStart, match="in use by another process"):
+            migrate.downgrade(storage, migrate.BASE)
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database, but long enough to have a header" * 100, b"SQLite format 3\0" * 999]
+)
+def test_another_file_is_refused_and_stays(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "gatehouse.db"
+    path.write_bytes(content)
+    with pytest.raises(CannotStart, match="damaged, or no SQLite database"):
+        migrate.ensure_current(StorageSettings(url=f"sqlite:{path}"))
+    assert path.read_bytes() == content
+
+
+def test_a_link_or_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere.db")
+    (tmp_path / "elsewhere.db").touch()
+    (tmp_path / "folder.db").mkdir()
+    for name in ("link.db", "folder.db"):
+        with pytest.raises(CannotStart, match="Can't use"):
+            migrate.ensure_current(StorageSettings(url=f"sqlite:{tmp_path}/{name}"))
+
+
+@pytest.fixture
+def postgres_storage(each_database_url: str) -> StorageSettings:
+    return StorageSettings(url=each_database_url)
+
+
+@pytest.mark.parametrize("age", ["0 seconds", "-5 seconds"])
+def test_a_running_gateway_keeps_its_schema(postgres_storage: StorageSettings, age: str) -> None:
+    migrate.upgrade(postgres_storage)
+    with connected(postgres_storage) as sql:
+        sql(f"INSERT INTO writer VALUES (1, 'b', 'host-7', 0, now() - interval '{age}')")  # noqa: S608 - a constant.
+        with pytest.raises(migrate.GatewayRuns, match="host-7"):
+            migrate.downgrade(postgres_storage, migrate.BASE)
+        sql("UPDATE writer SET renewed_at = now() - interval '1 minute'")
+    migrate.downgrade(postgres_storage, migrate.BASE)
+
+
+def test_a_user_without_rights_is_told_what_to_grant(each_database_url: str) -> None:
+    with psycopg.connect(each_database_url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE poor LOGIN")
+        try:
+            with pytest.raises(CannotStart, match="GRANT CREATE ON SCHEMA"):
+                migrate.ensure_current(StorageSettings(url=each_database_url.replace("user=postgres", "user=poor")))
+        finally:
+            admin.execute("DROP ROLE poor")
+
+
+def test_an_unreachable_server_is_no_reason_to_give_up(tmp_path: Path) -> None:
+    url = f"postgresql:///gatehouse?host={tmp_path}&user=me"
+    storage = StorageSettings(url=url, password=Secret("canary"), connect_timeout=1)
+    with pytest.raises(OSError, match="can't be reached") as caught:
+        migrate.ensure_current(storage)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_schema_of_its_own_is_used(postgres_storage: StorageSettings) -> None:
+    with connected(postgres_storage) as sql:
+        sql("CREATE SCHEMA chat")
+        sql("CREATE TABLE inbox (id INTEGER)")
+    own = StorageSettings(url=f"{postgres_storage.url}&options=-csearch_path%3Dchat")
+    migrate.ensure_current(own)
+    assert differences(own) == []
+    assert tables_of(postgres_storage) == {"inbox"}
+
+
+@pytest.mark.parametrize("engine", [StorageEngine.SQLITE, StorageEngine.POSTGRESQL])
+def test_the_statements_can_be_printed(engine: StorageEngine) -> None:
+    up = migrate.sql(engine, None, migrate.HEAD)
+    assert "CREATE VIEW AgentMessage" in up
+    assert f"version_num='{migrate.HEAD}'" in up
+    assert "DROP TABLE session" in migrate.sql(engine, migrate.HEAD, migrate.BASE)
+
+
+def test_printed_statements_make_the_schema(storage: StorageSettings) -> None:
+    statements = migrate.sql(storage.engine, None, migrate.HEAD)
+    if storage.engine is StorageEngine.SQLITE:
+        with closing(sqlite3.connect(storage.path)) as file:
+            file.executescript(statements)
+    else:
+        with psycopg.connect(storage.url, autocommit=True) as server:
+            server.execute(statements.encode())
+    assert migrate.current(storage) == migrate.HEAD
+    assert differences(storage) == []
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("psycopg", "alembic"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for url, extra in (("sqlite:x.db", "sql"), ("postgresql:///x", "postgres")):
+        sentence = migrate.missing_extra(StorageSettings(url=url))
+        assert sentence is not None
+        assert sentence.endswith(f"Install it: {Installation.present().extra_command(extra)}")
+    assert migrate.missing_extra(StorageSettings()) is None
+
+
+def test_every_type_of_message_is_one_of_an_entry() -> None:
+    tags = {kind.__struct_config__.tag for kind in entries.Entry.__subclasses__()}
+    assert set(MESSAGE_TYPES) <= tags
+
+
+def test_the_migrations_are_in_the_wheel(tmp_path: Path) -> None:
+    root = Path(migrate.__file__).parents[2]
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=root, check=True, capture_output=True, env={**os.environ})
+    (wheel,) = tmp_path.glob("*.whl")
+    listed = subprocess.run(
+        [sys.executable, "-m", "zipfile", "-l", str(wheel)], check=True, capture_output=True, text=True
+    )
+    for name in ("env.py", "script.py.mako", "versions/0001_sessions_and_spool.py"):
+        assert f"gateway/database/migrations/{name}" in listed.stdout
