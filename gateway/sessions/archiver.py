@@ -6,10 +6,9 @@ keeps the transcript.
 """
 
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from itertools import islice
 from typing import NamedTuple
 
 import structlog
@@ -21,22 +20,23 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage import transcript
-from gateway.sessions.storage.archive import ArchivedName, ArchivedSession, DamagedArchive
-from gateway.sessions.storage.transfer_files import ImportFile
+from gateway.sessions.storage.archive import ArchivedSession, DamagedArchive
+from gateway.sessions.storage.interface import Arrival
 from gateway.sessions.store import SessionStore, Then
-from gateway.spool import DropEntries, Operation, SpoolFull
+from gateway.spool import Operation, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-FILES_PER_SWEEP = 500
-
 
 class ArchivedCopy(NamedTuple):
-    """A session whose copy is in the archive, and the seq of the copy's last entry."""
+    """A session whose copy is in the archive, unless it is archived in place. `seq` is that of its last entry."""
 
-    meta: SessionMeta
+    session: ArchivedSession
     seq: int
+
+    @property
+    def meta(self) -> SessionMeta:
+        return self.session.meta
 
 
 class Archiver:
@@ -48,7 +48,6 @@ class Archiver:
         self._pauses = 0
         # Keys of archived sessions whose transcripts are not deleted yet.
         self._undeleted: set[str] = set()
-        self._names: Iterator[ArchivedName] | None = None
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -68,29 +67,21 @@ class Archiver:
         """Copy a session to the archive. Returns None, after a log line, if that is not possible now."""
         store = self._store
         state = store.index.require(key)
-        about = ArchivedSession(key=key, archived_at=now, why=why, state=state)
-        path = store.disk.path(key)
-
-        def compress(size: int) -> None:
-            # The journal forgets the session with its move. Until then the transcript has to be durable.
-            transcript.sync(path, store.disk.fsync)
-            store.disk.archive.write(about, path, size)
-
+        session = ArchivedSession(key=key, archived_at=now, why=why, state=state)
         try:
-            size = await store.disk_thread.submit(store.disk.whole_size, key)
-            await self._reader.submit(compress, size)
+            size = await store.storage_thread.submit(store.storage.whole_size, key)
+            await self._reader.submit(store.storage.copy_to_archive, session, size)
         except OSError as error:
             log.warning("session_not_archived", session=key, reason=str(error))
             return None
-        return ArchivedCopy(meta_of(key, state), state.seq)
+        return ArchivedCopy(session, state.seq)
 
     async def archive(self, copied: ArchivedCopy) -> None:
         """Move a copied session to the archive. Raises `Refused` if it was used since, and the spool's errors."""
         key = copied.meta.key
+        operations = self._store.storage.archive_operations(copied.session)
         try:
-            successor = await self._store.remove(
-                key, [DropEntries(session=key)], lambda: self._leave([key]), expected_seq=copied.seq
-            )
+            successor = await self._store.remove(key, operations, lambda: self._leave([key]), expected_seq=copied.seq)
         except BaseException:
             await self.discard([copied])
             raise
@@ -111,8 +102,9 @@ class Archiver:
 
         async def start() -> tuple[SessionState, list[str]]:
             async with store.removing([copy.meta.key for copy in copies]):
-                moved = self._unchanged(copies)
-                operations = [*also, *(DropEntries(session=other) for other in moved)]
+                unchanged = self._unchanged(copies)
+                moved = [copy.session.key for copy in unchanged]
+                operations = [*also, *self._archive_operations(unchanged)]
                 return await store.create(key, entries, operations, lambda: self._leave(moved, then)), moved
 
         try:
@@ -134,20 +126,20 @@ class Archiver:
         Raises `Refused` if it cannot be read. If this raises, nothing has happened.
         """
         store, number = self._store, session.state.number
-        arrival = await self._reader.submit(ImportFile, store.disk.transcripts)
         try:
             try:
-                state = await self._reader.submit(self._extract, session.key, arrival)
+                state, arrival = await self._reader.submit(store.storage.extract, session.key)
             except (DamagedArchive, OSError) as error:
                 raise Refused(f"Session {number} can't be read from the archive: {error}.") from error
-            moved = await finish_before_cancel(self._bring_back(session.key, state, arrival, copies, also))
+            try:
+                moved = await finish_before_cancel(self._bring_back(session.key, state, arrival, copies, also))
+            finally:
+                await self._reader.submit(arrival.close)
         except BaseException:
             await self.discard(copies)
             raise
-        finally:
-            await self._reader.submit(arrival.close)
         try:
-            await self._reader.submit(store.disk.archive.delete, session.key)
+            await self._reader.submit(store.storage.archive.delete, session.key)
         except OSError as error:  # Lists leave it out, and the next start after a crash deletes it.
             log.warning("archived_copy_not_deleted", session=session.key, reason=str(error))
         for other in moved:
@@ -159,7 +151,7 @@ class Archiver:
         self,
         key: str,
         state: SessionState,
-        arrival: ImportFile,
+        arrival: Arrival,
         copies: Sequence[ArchivedCopy],
         also: Sequence[Operation],
     ) -> list[str]:
@@ -169,10 +161,11 @@ class Archiver:
                 raise Refused("A backup is being made. Please try again when it has finished.")
             if store.index.find(key) is not None:
                 raise Refused(f"Session {state.number} is in your list already.")
-            moved = self._unchanged(copies)
+            unchanged = self._unchanged(copies)
+            moved = [copy.session.key for copy in unchanged]
             active = store.index[scope].active_session_key
             try:
-                await store.disk_thread.submit(store.disk.place_durably, key, arrival)
+                await store.storage_thread.submit(store.storage.place_durably, key, arrival)
             except OSError as error:
                 raise Refused(f"Session {state.number} couldn't be restored: {error.strerror}.") from error
             store.index.update(key, state, is_active=active is None)
@@ -183,41 +176,37 @@ class Archiver:
                 e.Activated(key=name, epoch=found.epoch + step, highest_number=found.highest_number)
                 for name, step in ((key, 1), (active or key, 2))
             )
-            operations = [*also, *(DropEntries(session=other) for other in moved)]
+            operations = [*also, *store.storage.restore_operations(key), *self._archive_operations(unchanged)]
             try:
                 await store.append(kept.key, [kept], is_active=True, also=operations, then=lambda: self._leave(moved))
             except BaseException:
                 store.forget(key)
                 self._count(key, 1)
-                await store.disk_thread.submit(store.disk.unlink, key)
+                await store.storage_thread.submit(store.storage.unlink, key)
                 raise
             if kept.key != key:
                 try:
                     await store.append(key, [used])
-                except (Refused, SpoolFull) as error:  # It may be archived again sooner than others.
+                except (Refused, SpoolUnavailable) as error:  # It may be archived again sooner than others.
                     log.warning("restored_session_not_marked", session=key, reason=str(error))
         return moved
 
-    def _extract(self, key: str, arrival: ImportFile) -> SessionState:
-        for block in self._store.disk.archive.transcript(key):
-            arrival.write(block)
-        header, state = arrival.finish()
-        if header.key != key:
-            raise DamagedArchive(f"it contains another session ({header.key})")
-        return state
+    def _archive_operations(self, copies: Sequence[ArchivedCopy]) -> builtins.list[Operation]:
+        storage = self._store.storage
+        return [operation for copy in copies for operation in storage.archive_operations(copy.session)]
 
     async def discard(self, copies: Sequence[ArchivedCopy]) -> None:
         """Delete copies of sessions that have not moved."""
         for copy in copies:
             if self._store.index.find(copy.meta.key) is not None:
                 with suppress(OSError):  # Lists leave it out.
-                    await self._reader.submit(self._store.disk.archive.delete, copy.meta.key)
+                    await self._reader.submit(self._store.storage.archive.delete, copy.meta.key)
 
     async def list(self, scope: str) -> builtins.list[ArchivedSession]:
         """Return the archived sessions of a scope, newest first."""
         if not self._store.index[scope].archived:
             return []
-        found = await self._reader.submit(self._store.disk.archive.in_scope, scope)
+        found = await self._reader.submit(self._store.storage.archive.in_scope, scope)
         return [session for session in found if self._store.index.find(session.key) is None]
 
     def scopes(self) -> builtins.list[str]:
@@ -226,36 +215,29 @@ class Archiver:
 
     async def transcript_names(self) -> builtins.list[str]:
         """Return the names that the transcripts of all archived sessions had."""
-        archive = self._store.disk.archive
-        return await self._reader.submit(lambda: [name.transcript for name in archive.names()])
+        return await self._reader.submit(self._store.storage.archive.transcript_names)
 
     async def find(self, key: str) -> ArchivedSession | None:
         """Return an archived session. Raises `Refused` if it cannot be read."""
         if self._store.index.find(key) is not None:
             return None
         try:
-            return await self._reader.submit(self._store.disk.archive.find, key)
+            return await self._reader.submit(self._store.storage.archive.find, key)
         except (DamagedArchive, OSError) as error:
             raise Refused(f"Session {parse_key(key)[1]} can't be read from the archive: {error}.") from error
 
     async def is_archived(self, key: str) -> bool:
-        """Return True if there is an archived file of a session, even a damaged one."""
-        return self._store.index.find(key) is None and await self._reader.submit(
-            self._store.disk.archive.path(key).exists
-        )
+        """Return True if a session is archived, even if it cannot be read."""
+        archive = self._store.storage.archive
+        return self._store.index.find(key) is None and await self._reader.submit(archive.contains, key)
 
     async def is_stored(self, key: str) -> bool:
-        """Return True if there is any file of a session: in the archive, or damaged and set aside."""
-        disk = self._store.disk
-
-        def exists() -> bool:
-            return any(path.exists() for path in (disk.archive.path(key), *transcript.all_files(disk.path(key))))
-
-        return await self._reader.submit(exists)
+        """Return True if there is anything of a session: in the archive, or damaged and set aside."""
+        return await self._reader.submit(self._store.storage.remains, key)
 
     async def lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the transcript of an archived session in blocks that end anywhere."""
-        blocks = self._store.disk.archive.transcript(key)
+        blocks = self._store.storage.archive.transcript(key)
         try:
             while block := await self._reader.submit(next, blocks, b""):
                 yield block
@@ -264,19 +246,9 @@ class Archiver:
 
     async def expired(self, before: datetime) -> builtins.list[str]:
         """Return keys of sessions that were archived before that time. Each call looks at the next files only."""
-        keys = await self._reader.submit(self._next_expired, before)
+        keys = await self._reader.submit(self._store.storage.archive.expired, before)
         # A restored session may have left its copy behind, if the disk refused to delete it.
         return [key for key in keys if self._store.index.find(key) is None]
-
-    def _next_expired(self, before: datetime) -> builtins.list[str]:
-        archive = self._store.disk.archive
-        if self._names is None:
-            self._names = archive.names()
-        names = builtins.list(islice(self._names, FILES_PER_SWEEP))
-        if len(names) < FILES_PER_SWEEP:
-            self._names = None
-        found = (archive.read_if_sound(archive.path_of(name)) for name in names)
-        return [session.key for session in found if session is not None and session.archived_at < before]
 
     async def delete_leftovers(self) -> None:
         """Delete the transcripts of archived sessions that could not be deleted before."""
@@ -290,10 +262,10 @@ class Archiver:
             if is_restored or await self._store.flusher.delete_transcript(key, successor, is_archived=True):
                 self._undeleted.discard(key)
 
-    def _unchanged(self, copies: Sequence[ArchivedCopy]) -> builtins.list[str]:
-        """Return the keys of sessions that were not used since they were copied."""
-        states = ((copy, self._store.index.find(copy.meta.key)) for copy in copies)
-        return [copy.meta.key for copy, state in states if state is not None and state.seq == copy.seq]
+    def _unchanged(self, copies: Sequence[ArchivedCopy]) -> builtins.list[ArchivedCopy]:
+        """Return the copies of sessions that were not used since."""
+        states = ((copy, self._store.index.find(copy.session.key)) for copy in copies)
+        return [copy for copy, state in states if state is not None and state.seq == copy.seq]
 
     def _leave(self, moved: Sequence[str], then: Then | None = None) -> None:
         for key in moved:

@@ -24,7 +24,7 @@ from gateway.bounded import BoundedDict
 from gateway.conversation import Message, UserMessage
 from gateway.errors import Refused, SessionDamaged
 from gateway.sessions import entries as e
-from gateway.sessions import recovery, session
+from gateway.sessions import session
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
 from gateway.sessions.history import (
@@ -40,12 +40,13 @@ from gateway.sessions.history import (
     window,
 )
 from gateway.sessions.index import SessionIndex
-from gateway.sessions.keys import file_name, parse_key
+from gateway.sessions.keys import parse_key
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript, encode
-from gateway.sessions.storage.disk import LOST, Disk
+from gateway.sessions.storage.disk import LOST
+from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.storage.rebuild import rebuilt_entries
-from gateway.sessions.storage.tail import EnoughForHistory, EnoughForLines, EnoughForState
+from gateway.sessions.storage.tail import EnoughForLines
 from gateway.sessions.storage.transcript import TranscriptTail
 from gateway.text.plain import count
 
@@ -185,8 +186,8 @@ class SessionCache:
     def __init__(
         self,
         index: SessionIndex,
-        disk: Disk,
-        disk_thread: WorkerThread,
+        storage: SessionStorage,
+        storage_thread: WorkerThread,
         clock: Callable[[], datetime],
         feed: SessionFeed,
         *,
@@ -194,8 +195,8 @@ class SessionCache:
         max_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._index = index
-        self._disk = disk
-        self._disk_thread = disk_thread
+        self._storage = storage
+        self._storage_thread = storage_thread
         self._clock = clock
         self._feed = feed
         self._max_sessions = max_sessions
@@ -311,7 +312,9 @@ class SessionCache:
             self.notices[key] = f"Its transcript was removed from the disk. {count(lost, 'older message')} are lost."
         cached.messages = None
         self._rebuilding.add(key)
-        self._disk_thread.submit(self._disk.recreate, key, data).add_done_callback(partial(self._rebuilt, key, lost))
+        self._storage_thread.submit(self._storage.recreate, key, data).add_done_callback(
+            partial(self._rebuilt, key, lost)
+        )
         return True
 
     def restore_lost(self, key: str, error: BaseException) -> Refused | None:
@@ -357,7 +360,7 @@ class SessionCache:
             await self._wait_for(key, load.reading)
         if load is None:
             state = self._index.require(key)
-            reading = self._disk_thread.submit(_read_tail, self._disk, key, messages, state)
+            reading = self._storage_thread.submit(self._storage.read_tail, key, messages, state)
             load = self._loads[key] = _Load(messages, reading, asyncio.get_running_loop().create_future())
             reading.add_done_callback(partial(self._loaded, key, load))
         # Shielded: other callers may wait for the same read.
@@ -383,8 +386,10 @@ class SessionCache:
         if reading.cancelled() or reading.exception() or state is None:
             return
         tail, changed = reading.result()
-        # The disk thread works in order: exactly the entries appended since the submit are missing in the tail.
-        load.entries = [*tail.entries, *load.appended]
+        # The entries that were appended since the submit are missing in the tail. A database has some of them already:
+        # those that were committed before the read, but not yet put into memory.
+        last = tail.entries[-1].seq if tail.entries else 0
+        load.entries = [*tail.entries, *(entry for entry in load.appended if entry.seq > last)]
         if changed is not None:
             # Another program has changed the file. Its content is right, but a seq must not be used twice.
             for entry in load.appended:
@@ -425,21 +430,6 @@ class SessionCache:
                 enough.add(entry)
             if not enough.is_enough:
                 # This read goes past the cache: a person looks back once, and the model never needs as much.
-                read = partial(self._disk.read, key, EnoughForLines(limit), max_bytes=MAX_LINES_BYTES)
-                entries = (await self._wait_for(key, self._disk_thread.submit(read))).entries
+                read = partial(self._storage.read, key, EnoughForLines(limit), max_bytes=MAX_LINES_BYTES)
+                entries = (await self._wait_for(key, self._storage_thread.submit(read))).entries
         return visible_lines(entries, limit)
-
-
-def _read_tail(
-    disk: Disk, key: str, messages: int, expected: SessionState
-) -> tuple[TranscriptTail, SessionState | None]:
-    """Read the end of a session. If its file does not have the expected size, return the state it contains, too."""
-    tail = disk.read(key, EnoughForHistory(messages, expected))
-    size, waiting = disk.snapshot(key)
-    size += len(waiting)
-    # A session that could not be read has that status in the index only. Its file says what it was before.
-    if size == expected.size and expected.status is not SessionStatus.ERROR:
-        return tail, None
-    name = file_name(key)
-    state = recovery.state_from(disk.read(key, EnoughForState(lambda other: file_name(other) == name)))
-    return tail, msgspec.structs.replace(state, size=size)

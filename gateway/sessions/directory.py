@@ -23,8 +23,7 @@ from gateway.sessions.keys import packed_id
 from gateway.sessions.session import SessionMeta, meta_of, with_identity
 from gateway.sessions.sorted_rows import SortedRows, combined
 from gateway.sessions.state import SessionState, SessionStatus
-from gateway.sessions.storage.archive import ArchivedSession, read_with_id
-from gateway.sessions.storage.transcript import read_header
+from gateway.sessions.storage.archive import ArchivedSession
 from gateway.sessions.store import SessionStore
 
 HEADERS_PER_STEP = 200
@@ -108,8 +107,6 @@ class SessionDirectory:
         self._unread: list[str] = []
         self._without_id: list[str] = []
         self._unflushed = 0
-        self._reading_archive = asyncio.Lock()
-        self._is_archive_read = False
 
     @property
     def is_built(self) -> bool:
@@ -127,27 +124,9 @@ class SessionDirectory:
     async def find_archived(self, session_id: str) -> ArchivedSession | None:
         """Return the archived session with this id. The first call reads a block of each archived file."""
         await self._build()  # From then on, sessions are archived with their ids.
-        archive = self._store.disk.archive
-        packed = packed_id(session_id)
-        async with self._reading_archive:
-            for _ in range(2):
-                if not self._is_archive_read:
-                    names = await self._reader.submit(lambda: [*archive.names()])
-                    for begin in range(0, len(names), HEADERS_PER_STEP):
-                        await self._reader.submit(archive.read_ids, names[begin : begin + HEADERS_PER_STEP])
-                    self._is_archive_read = True
-                key = archive.keys_by_id.get(packed)
-                if key is None:
-                    return None
-                found = await self._reader.submit(read_with_id, archive.path(key))
-                if found is not None:
-                    # A restored session may have left its copy behind.
-                    is_right = found.state.id == session_id and self._index.find(key) is None
-                    return found if is_right else None
-                # It was restored or deleted. A move may have archived it under another key before.
-                archive.keys_by_id.pop(packed, None)
-                self._is_archive_read = False
-        return None
+        found = await self._reader.submit(self._store.storage.archive.find_by_id, session_id)
+        # A restored session may have left its copy behind.
+        return found if found is not None and self._index.find(found.key) is None else None
 
     async def list(self, wanted: SessionFilter, *, limit: int, offset: int = 0) -> SessionPage:
         """Return the sessions that match, by descending time of creation. Those of the same time are in order of keys.
@@ -250,10 +229,10 @@ class SessionDirectory:
 
     async def _read_ids(self, keys: Sequence[str]) -> None:
         """Store the ids of sessions that an older version has stored without them. They are in the headers."""
-        disk = self._store.disk
+        storage = self._store.storage
         # An index that has changed is not the one that was marked clean.
-        await self._store.disk_thread.submit(disk.remove_clean_mark)
-        headers = await self._reader.submit(lambda: [read_header(disk.path(key)) for key in keys])
+        await self._store.storage_thread.submit(storage.before_change)
+        headers = await self._reader.submit(lambda: [storage.read_header(key) for key in keys])
         for key, header in zip(keys, headers, strict=True):
             state = self._index.find(key)
             if state is not None and not state.id:

@@ -37,6 +37,8 @@ class FailureCause(StrEnum):
     TIMEOUT = "timeout"
     REFUSED = "refused"
     """The gateway has refused to run it."""
+    AGENT = "agent"
+    """The program of a coding agent has died or broken its protocol."""
     BUG = "bug"
 
 
@@ -141,12 +143,32 @@ class ToolUse(Entry, frozen=True, kw_only=True, tag="tool_use"):
     input: dict[str, Any]  # JSON of a shape that only the tool knows.
     fault: str = ""
     """Why the call is invalid, as a text for the model."""
+    title: str = ""
+    """A few words of a coding agent about the call. Then `name` is only its kind."""
+
+
+class ToolUpdate(Entry, frozen=True, kw_only=True, tag="tool_update"):
+    """A coding agent has completed the title or the input of a call after it was recorded."""
+
+    tool_use_id: str
+    name: str
+    input: dict[str, Any]  # As in `ToolUse`.
+    title: str = ""
+
+
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The change of one file as a unified diff."""
+
+    path: str
+    diff: str
 
 
 class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):
     tool_use_id: str
     output: str
     is_error: bool = False
+    diffs: tuple[FileDiff, ...] = ()
+    """Files that a coding agent has changed with the call."""
 
 
 class SentFile(Entry, frozen=True, kw_only=True, tag="file"):

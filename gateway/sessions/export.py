@@ -74,8 +74,16 @@ class StatementBuilder:
                 return [*self.finish(), Statement(role="gateway", content=entry.content, at=entry.ts)]
             case entries.SentFile():
                 return [*self.finish(), Statement(role="assistant", content=f"[file: {entry.name}]", at=entry.ts)]
+            case entries.ToolUpdate() if self._answer is not None:
+                changed = [
+                    replace(call, name=entry.name, input=entry.input) if call.id == entry.tool_use_id else call
+                    for call in self._answer.tool_calls
+                ]
+                self._answer = replace(self._answer, tool_calls=tuple(changed))
             case entries.ToolResult():
-                return [*self.finish(), Statement(role="tool_result", content=entry.output, at=entry.ts)]
+                diffs = [f"{each.path}\n{each.diff}" for each in entry.diffs]
+                text = "\n\n".join(filter(None, [entry.output, *diffs]))
+                return [*self.finish(), Statement(role="tool_result", content=text, at=entry.ts)]
         return []
 
     def finish(self) -> list[Statement]:

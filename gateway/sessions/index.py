@@ -219,9 +219,12 @@ class _IndexFile(msgspec.Struct, frozen=True):
     doomed: tuple[str, ...] = ()
 
 
-class _RawIndexFile(msgspec.Struct, frozen=True):
+class RawIndex(msgspec.Struct, frozen=True):
+    """The content of `index.json` with its scopes still encoded."""
+
     scopes: dict[str, msgspec.Raw]
     doomed: tuple[str, ...] = ()
+    version: int = INDEX_VERSION
 
 
 class _CleanMark(msgspec.Struct, frozen=True):
@@ -249,7 +252,7 @@ class CleanIndex(Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(_IndexFile)
-_raw_decoder = msgspec.json.Decoder(_RawIndexFile)
+_raw_decoder = msgspec.json.Decoder(RawIndex)
 _scope_decoder = msgspec.json.Decoder(Scope)
 _encoder = msgspec.json.Encoder()
 
@@ -276,6 +279,18 @@ def decode(data: bytes) -> IndexContents:
     if index.version != INDEX_VERSION:
         raise ValueError(f"it has version {index.version}, this Gatehouse reads {INDEX_VERSION}")
     return IndexContents(scopes=index.scopes, doomed=index.doomed)
+
+
+def decode_raw(data: bytes) -> RawIndex:
+    """Decode an index, but not its scopes. Raises `ValueError` if it is damaged or has another version."""
+    raw = _raw_decoder.decode(data)
+    if raw.version != INDEX_VERSION:
+        raise ValueError(f"it has version {raw.version}, this Gatehouse reads {INDEX_VERSION}")
+    return raw
+
+
+def decode_scope(encoded: EncodedScope) -> Scope:
+    return _scope_decoder.decode(encoded)
 
 
 def set_aside(path: Path, now: datetime, *, reason: str) -> None:

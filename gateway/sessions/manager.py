@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
@@ -17,8 +18,7 @@ from gateway.aio import WorkerThread
 from gateway.bounded import BoundedDict
 from gateway.contract import Address
 from gateway.conversation import Message
-from gateway.data_dir import unusable
-from gateway.errors import Refused
+from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import transfer
 from gateway.sessions.archiver import ArchivedCopy, Archiver
@@ -43,10 +43,11 @@ from gateway.sessions.retention import (
 from gateway.sessions.session import NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
+from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.storage.journal import Journal
-from gateway.sessions.storage.search import SearchDeadline, SearchedFile, SearchResult, search
-from gateway.sessions.storage.verify import VerifyReport, verify
+from gateway.sessions.storage.search import SearchDeadline, SearchResult
+from gateway.sessions.storage.verify import VerifyReport
 from gateway.sessions.store import SessionStore, Then
 from gateway.spool import Operation
 
@@ -66,7 +67,7 @@ class SessionManager:
 
     def __init__(
         self,
-        disk: Disk,
+        storage: SessionStorage,
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
@@ -83,7 +84,7 @@ class SessionManager:
         self._deleted = BoundedDict[str, None](MAX_DELETED)
         self.feed = SessionFeed()
         """Tells its followers about entries that were appended."""
-        self._store = SessionStore(disk, clock, journal, self.feed)
+        self._store = SessionStore(storage, clock, journal, self.feed)
         # For long reads that must not delay appends.
         self._reader = WorkerThread("sessions-reader")
         self.archive = Archiver(self._store, self._reader)
@@ -95,7 +96,7 @@ class SessionManager:
     @classmethod
     async def open(
         cls,
-        directory: Path,
+        storage: SessionStorage | Path,
         settings: SessionSettings,
         clock: Callable[[], datetime],
         *,
@@ -103,20 +104,20 @@ class SessionManager:
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
     ) -> SessionManager:
-        """Create the folders. Raises `CannotStart` if they cannot be used.
+        """Open the sessions in a storage, or in the files of a folder. Raises `CannotStart` if they cannot be used.
 
         `on_leaving` is called with sessions that stop being used. `remove_files` deletes the attachments of a deleted
         session. `journal` makes every append durable; without it, entries survive a crash of the process but not a
         power cut.
         """
-        manager = cls(
-            Disk(directory), settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal
-        )
+        if isinstance(storage, Path):
+            storage = FileStorage(storage)
+        manager = cls(storage, settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal)
         try:
-            await manager._store.disk_thread.submit(manager._store.disk.prepare)
-        except OSError as error:
+            await manager._store.storage_thread.submit(storage.prepare)
+        except CannotStart:
             await manager.close()
-            raise unusable(directory, error) from error
+            raise
         return manager
 
     async def close(self) -> None:
@@ -126,19 +127,21 @@ class SessionManager:
 
     async def recover(self) -> RecoveryReport:
         """Replay the journal and find all sessions. Call this once, before anything else."""
-        try:
-            report = await self._store.recover()
-        except OSError as error:
-            raise unusable(self._store.disk.transcripts, error) from error
+        report = await self._store.recover()
         self.lost, self.recovered_at = dict(map(parse_key, report.lost)), self._clock()
         await self._retention.delete_leftovers()
         log.info("sessions_recovered", **report.counts())
         return report
 
     @property
+    def storage(self) -> SessionStorage:
+        """For backups: they read a whole storage by themselves."""
+        return self._store.storage
+
+    @property
     def trouble(self) -> str | None:
         """Why sessions cannot be written at the moment, as a sentence for the operator; None: they can."""
-        return self._store.disk.trouble
+        return self._store.storage.trouble
 
     @property
     def scope_count(self) -> int:
@@ -376,14 +379,21 @@ class SessionManager:
         """Move a session to the archive on request. Raises `Refused` if it is empty, has a turn, or cannot be read."""
         await self._retention.archive(key, is_busy)
 
-    async def sweep(self, *, is_busy: IsBusy = never_busy, expires: bool = True) -> SweepReport:
+    async def sweep(
+        self,
+        *,
+        is_busy: IsBusy = never_busy,
+        expires: bool = True,
+        minutes_of_agents: Mapping[str, int] = MappingProxyType({}),
+    ) -> SweepReport:
         """Archive sessions older than `ttl_days`, complete idle ones, and retry failed deletions. Skip busy sessions.
 
         Sessions that were archived longer than `archive_days` ago are deleted. Pass `expires=False` while the clock may
         be wrong: then nothing happens because of its age. One call looks at a
-        few thousand scopes at most; the next one goes on from there.
+        few thousand scopes at most; the next one goes on from there. `minutes_of_agents` is after how many minutes the
+        sessions of some agents are idle, by their names; `session.idle_minutes` is for all others.
         """
-        return await self._retention.sweep(self.settings, is_busy, expires=expires)
+        return await self._retention.sweep(self.settings, is_busy, expires=expires, minutes_of_agents=minutes_of_agents)
 
     @property
     def _window(self) -> int:
@@ -433,15 +443,11 @@ class SessionManager:
         max_seconds: float = 3.0,
     ) -> SearchResult:
         """Find messages of these sessions that contain all `words`, ignoring case, in the order of the sessions."""
-        # The search reads the files. Committed lines may still wait for the disk thread, which works in order.
-        await self._store.disk_thread.submit(lambda: None)
-        path = self._store.disk.path
-        files = [
-            SearchedFile(path=path(each.key), key=each.key, number=each.number, title=each.title) for each in sessions
-        ]
+        # Committed lines may still wait for the storage thread, which works in order.
+        await self._store.storage_thread.submit(lambda: None)
+        search = partial(self._store.storage.search, sessions, words.split(), limit=limit, max_bytes=max_bytes)
         with SearchDeadline(max_seconds) as deadline:
-            work = partial(search, files, words.split(), limit=limit, max_bytes=max_bytes, deadline=deadline)
-            return await self._reader.submit(work)
+            return await self._reader.submit(partial(search, deadline=deadline))
 
     def export_lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a transcript as they are, newlines included, even damaged and unknown ones.
@@ -477,5 +483,4 @@ class SessionManager:
     async def verify(self) -> VerifyReport:
         """Flush, then check index and transcripts. Before `recover`, check the files as the last run left them."""
         await self.flush()
-        disk = self._store.disk
-        return await self._reader.submit(verify, disk.index_path, disk.transcripts, disk.archive)
+        return await self._reader.submit(self._store.storage.verify)

@@ -128,7 +128,7 @@ def recover(disk: Disk, now: datetime, deleted: frozenset[str] = frozenset()) ->
             sessions[read[0]] = read[1]
             counts["adopted"] += 1
     archived = _find_archived(disk, sessions, undeleted, known.scopes)
-    scopes = _group_by_scope(sessions, known.scopes, lost, archived, now)
+    scopes = group_by_scope(sessions, known.scopes, lost, archived, now)
     return Recovered(
         scopes={name: index.encode_scope(scope) for name, scope in scopes.items()},
         undeleted=undeleted,
@@ -224,7 +224,7 @@ def state_from(tail: TranscriptTail) -> SessionState:
     return msgspec.structs.replace(state, size=tail.size)
 
 
-def _group_by_scope(
+def group_by_scope(
     sessions: Mapping[str, SessionState],
     listed: Mapping[str, Scope],
     lost: set[str],

@@ -5,10 +5,11 @@ closed, when it is moved to the archive, and when it is deleted.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import structlog
@@ -25,7 +26,7 @@ from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
 from gateway.sessions.store import SessionStore, Then
-from gateway.spool import DeleteSession, DropEntries, Operation, SpoolFull
+from gateway.spool import DeleteSession, Operation, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -130,17 +131,22 @@ def is_scope_expired(scope: Scope, settings: SessionSettings, now: datetime) -> 
     return scope.updated_at < now - timedelta(days=settings.ttl_days)
 
 
-def idle_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_busy: IsBusy) -> list[str]:
-    """Return the open sessions without a message for `idle_minutes`."""
-    if settings.idle_minutes == 0:
-        return []
-    limit = now - timedelta(minutes=settings.idle_minutes)
-    return [
-        key
-        for key, state in scope.sessions.items()
-        if state.status is SessionStatus.ACTIVE and max(state.updated_at, state.last_accessed) < limit
-        if not is_busy(key)
-    ]
+def idle_sessions(
+    scope: Scope,
+    settings: SessionSettings,
+    now: datetime,
+    is_busy: IsBusy,
+    minutes_of_agents: Mapping[str, int] = MappingProxyType({}),
+) -> list[str]:
+    """Return the open sessions without a message for `idle_minutes`, or for the minutes of their agent; 0: never."""
+    found = []
+    for key, state in scope.sessions.items():
+        minutes = minutes_of_agents.get(state.agent, settings.idle_minutes)
+        if minutes == 0 or state.status is not SessionStatus.ACTIVE or is_busy(key):
+            continue
+        if max(state.updated_at, state.last_accessed) < now - timedelta(minutes=minutes):
+            found.append(key)
+    return found
 
 
 class Retention:
@@ -185,7 +191,7 @@ class Retention:
         for copy in await self.copy(surplus):
             try:
                 await self._archiver.archive(copy)
-            except (Refused, SpoolFull) as error:
+            except (Refused, SpoolUnavailable) as error:
                 log.warning("session_not_archived", session=copy.meta.key, reason=str(error))
             else:
                 pruned.append(copy.meta.key)
@@ -199,8 +205,10 @@ class Retention:
                 if not await self._is_empty(key):
                     continue
                 await self.leave(key, Leaving.PRUNED)
-                successor = await self._store.remove(key, [DropEntries(session=key)], partial(self._store.forget, key))
-            except (Refused, SpoolFull) as error:
+                successor = await self._store.remove(
+                    key, self._store.storage.removal_operations(key), partial(self._store.forget, key)
+                )
+            except (Refused, SpoolUnavailable) as error:
                 log.warning("session_not_pruned", session=key, reason=str(error))
             else:
                 await self._store.flusher.delete_transcript(key, successor)
@@ -212,7 +220,7 @@ class Retention:
     async def _is_empty(self, key: str) -> bool:
         """Look into the transcript: a clock that was set back can make a cleared session look like an empty one."""
         try:
-            tail = await self._store.disk_thread.submit(self._store.disk.read, key)
+            tail = await self._store.storage_thread.submit(self._store.storage.read, key)
         except FileNotFoundError:
             return True
         except (OSError, UnreadableTranscript, NewerTranscript):
@@ -246,7 +254,7 @@ class Retention:
         #    start deletes what is left of it, and no crash brings it back.
         # 2. Its files are deleted.
         # 3. The next flush removes the last copies of its text: see `Flusher`.
-        operations = [DeleteSession(session=key, scope=name), *also]
+        operations = [DeleteSession(session=key, scope=name), *self._store.storage.removal_operations(key), *also]
         successor = None
         if is_listed:
             successor = await self._store.remove(key, operations, committed)
@@ -293,7 +301,14 @@ class Retention:
             raise Refused("It can't be archived now. The next sweep tries again.")
         await self._archiver.archive(copy)
 
-    async def sweep(self, settings: SessionSettings, is_busy: IsBusy, *, expires: bool) -> SweepReport:
+    async def sweep(
+        self,
+        settings: SessionSettings,
+        is_busy: IsBusy,
+        *,
+        expires: bool,
+        minutes_of_agents: Mapping[str, int] = MappingProxyType({}),
+    ) -> SweepReport:
         """Expire old sessions and complete idle ones, in up to `SCOPES_PER_SWEEP` scopes; the next call goes on."""
         index = self._store.index
         # A sweep over a hundred thousand scopes would block the event loop for seconds, so it is done in parts.
@@ -303,14 +318,14 @@ class Retention:
         del self._to_sweep[-SCOPES_PER_SWEEP:]
         expired: list[str] = []
         completed: list[str] = []
-        idle = e.Status(value=SessionStatus.COMPLETED, by=session.IDLE, why="No messages for a while.")
+        idle = e.Status(value=SessionStatus.COMPLETED, by=session.GATEWAY, why=session.IDLE_TIMEOUT)
         for at, name in enumerate(names):
             if at % SCOPES_PER_STEP == 0:
                 await asyncio.sleep(0)
             if expires:
                 old = expired_sessions(index[name], settings, self._clock(), is_busy)
                 expired += [key for key in old if await _succeeds(self._expire(key), key)]
-            unused = idle_sessions(index[name], settings, self._clock(), is_busy)
+            unused = idle_sessions(index[name], settings, self._clock(), is_busy, minutes_of_agents)
             for key in [key for key in unused if await _succeeds(self._store.append(key, [idle]), key)]:
                 await self.leave(key, Leaving.CLOSED)
                 completed.append(key)

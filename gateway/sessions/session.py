@@ -24,8 +24,12 @@ from gateway.text import excerpt
 
 TITLE_WIDTH = 80
 
-# The author of a status entry that completes an idle session.
-IDLE = "idle"
+# The author of status entries that no person and no program has asked for.
+GATEWAY = "gateway"
+
+# Why an idle session was completed.
+IDLE_TIMEOUT = "idle_timeout"
+_IDLE = "idle"  # Older versions wrote this as the author, and a sentence as the reason.
 
 _BILLED = (e.Assistant, e.Summary)  # A union in `isinstance` would be built again for each entry.
 
@@ -120,7 +124,8 @@ def advance(state: SessionState, entry: Entry) -> SessionState:
     """Return the state after one more entry."""
     change: dict[str, object] = {"seq": max(state.seq, entry.seq)}
     # Checkpoints and idle timeouts are no use of a session. `max`: a clock that was set back must not age it.
-    if not isinstance(entry, e.Checkpoint) and not (isinstance(entry, e.Status) and entry.by == IDLE):
+    is_idle = isinstance(entry, e.Status) and (entry.why == IDLE_TIMEOUT or entry.by == _IDLE)
+    if not isinstance(entry, e.Checkpoint) and not is_idle:
         change["last_accessed"] = max(state.last_accessed, entry.ts)
     match entry:
         case e.User() | e.Assistant():
@@ -195,6 +200,11 @@ class SessionMeta(Struct, frozen=True, kw_only=True):
     """The id of the API token that started it; empty for the chats of people."""
     status_by: str = ""
     status_why: str = ""
+
+    @property
+    def status_word(self) -> str:
+        """The status for people. A session in error for a known reason is not damaged: it can be read."""
+        return "failed" if self.status is SessionStatus.ERROR and self.status_why else self.status.word
 
 
 class Session(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""`SessionStore`: every change of a session goes through here, to the journal, to memory and to the disk."""
+"""`SessionStore`: every change of a session goes through here, to the spool, to memory and to its storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import structlog
 from gateway.aio import KeyedLocks, WorkerThread, finish_before_cancel
 from gateway.errors import Refused
 from gateway.sessions import entries as e
-from gateway.sessions import recovery, session
+from gateway.sessions import session
 from gateway.sessions.cache import SessionCache
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
@@ -24,10 +24,10 @@ from gateway.sessions.keys import parse_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import stamp
-from gateway.sessions.storage.disk import LOST, Disk
-from gateway.sessions.storage.flush import Flusher
-from gateway.sessions.storage.journal import Journal, replay
-from gateway.spool import AppendEntries, Operation, SpoolBroken, SpoolFull
+from gateway.sessions.storage.disk import LOST
+from gateway.sessions.storage.interface import SessionStorage
+from gateway.sessions.storage.journal import Journal
+from gateway.spool import Operation, SpoolBroken, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -43,7 +43,7 @@ Then = Callable[[], None]
 
 
 class SessionStore:
-    """All sessions: `index` and `cache` in memory, `disk` and its thread, and the `flusher`.
+    """All sessions: `index` and `cache` in memory, their `storage` and its thread, and the `flusher`.
 
     Memory changes on the event loop only, in one step without an `await`. One thread writes all files, in the order of
     the calls; another one waits for fsync.
@@ -51,17 +51,17 @@ class SessionStore:
 
     def __init__(
         self,
-        disk: Disk,
+        storage: SessionStorage,
         clock: Callable[[], datetime],
         journal: Journal | None = None,
         feed: SessionFeed | None = None,
     ) -> None:
-        self.disk = disk
+        self.storage = storage
         self._feed = feed or SessionFeed()
-        self.disk_thread = WorkerThread("sessions")
+        self.storage_thread = WorkerThread("sessions")
         self.index = SessionIndex()
-        self.cache = SessionCache(self.index, disk, self.disk_thread, clock, self._feed)
-        self.flusher = Flusher(disk, self.index, self.disk_thread, journal)
+        self.cache = SessionCache(self.index, storage, self.storage_thread, clock, self._feed)
+        self.flusher = storage.flusher(self.index, self.storage_thread, journal)
         self._journal = journal
         self._clock = clock
         self._appends = KeyedLocks()
@@ -71,7 +71,7 @@ class SessionStore:
     async def close(self) -> None:
         """Flush, and end the threads."""
         if self._journal is not None:
-            with suppress(SpoolFull, SpoolBroken):
+            with suppress(SpoolUnavailable, SpoolBroken):
                 await self._journal.commit()  # Returns after all commits that were made before.
         await self.flusher.finish()
         await asyncio.to_thread(self.stop)
@@ -79,8 +79,8 @@ class SessionStore:
     def stop(self) -> None:
         """End the threads without a flush. This blocks."""
         self.flusher.stop()
-        self.disk_thread.stop()
-        self.disk.close()
+        self.storage_thread.stop()
+        self.storage.close()
 
     async def recover(self) -> RecoveryReport:
         """Append the entries that are only in the journal to their transcripts, then find all sessions."""
@@ -91,8 +91,8 @@ class SessionStore:
             # stay in the journal until the next flush.
             async for key, lines in self._journal.unflushed_entries():
                 self.flusher.unflushed[key] = lines[-1][0]
-                await self.disk_thread.submit(replay, self.disk, key, lines)
-        recovered = await self.disk_thread.submit(recovery.recover, self.disk, self._clock(), deleted)
+                await self.storage_thread.submit(self.storage.replay, key, lines)
+        recovered = await self.storage_thread.submit(self.storage.recover, self._clock(), deleted)
         self.index.load(recovered.scopes, recovered.report.sessions)
         self.flusher.start(recovered.undeleted, is_index_outdated=recovered.is_index_outdated)
         self._is_recovered = True
@@ -177,11 +177,11 @@ class SessionStore:
         #    free again.
         # 2. After the commit the journal calls `apply` on the event loop, before any waiter, and even if the caller
         #    was cancelled.
-        # 3. `apply` changes the memory and hands the lines to the disk thread in one step. So the transcript gets
+        # 3. `apply` changes the memory and hands the lines to the storage thread in one step. So the transcript gets
         #    them in the order of their seq.
-        # 4. If the process dies before the disk thread has written them, recovery writes them from the journal.
+        # 4. If the process dies before the storage thread has written them, recovery writes them from the journal.
         data = b"".join(lines)
-        write = partial(self.disk.append, key, data, is_new=created is not None)
+        write = partial(self.storage.append, key, data, is_new=created is not None)
 
         def apply(refusal: BaseException | None) -> None:
             if is_locked:
@@ -190,19 +190,21 @@ class SessionStore:
                 return
             if self._apply(key, stamped, len(data), is_active=is_active, created=created) and stamped:
                 self.flusher.unflushed[key] = stamped[-1].seq
-                self.disk_thread.post(write, partial(self._write_failed, key))
+                self.storage_thread.post(write, partial(self._write_failed, key))
             self._feed.appended(key, stamped)
             if then is not None:
                 then()
 
         if self._journal is not None:
-            # The lines go to the journal as they will be in the transcript, so that a replay can compare bytes.
-            append = [AppendEntries(session=key, first_seq=stamped[0].seq, lines=tuple(lines))] if stamped else []
+            append: Sequence[Operation] = ()
+            if stamped:
+                changed = partial(self._advanced, key, stamped, len(data), created)
+                append = self.storage.append_operations(key, stamped[0].seq, lines, changed)
             await self._journal.commit(*append, *also, on_done=apply)
             return
         self._apply(key, stamped, len(data), is_active=is_active, created=created)
         try:
-            await self.disk_thread.submit(write)
+            await self.storage_thread.submit(write)
         except (*LOST, OSError) as error:
             if (refusal := self.cache.restore_lost(key, error)) is not None:
                 raise refusal from error
@@ -284,20 +286,26 @@ class SessionStore:
             self.index.update(key, created, is_active=True)
             self.cache.put(key, stamped, size)
             return True
-        state = self.index.find(key)
-        if state is None:
+        if self.index.find(key) is None:
             return False
-        for entry in stamped:
-            state = session.advance(state, entry)
-        self.index.update(key, msgspec.structs.replace(state, size=state.size + size), is_active=is_active)
+        self.index.update(key, self._advanced(key, stamped, size), is_active=is_active)
         self.cache.extend(key, stamped, size)
         return True
+
+    def _advanced(self, key: str, stamped: list[Entry], size: int, created: SessionState | None = None) -> SessionState:
+        """Return the state of a session after entries that take `size` bytes; `created` for a new one."""
+        if created is not None:
+            return created
+        state = self.index.require(key)
+        for entry in stamped:
+            state = session.advance(state, entry)
+        return msgspec.structs.replace(state, size=state.size + size)
 
     def _write_failed(self, key: str, error: BaseException) -> None:
         self.cache.restore_lost(key, error)
 
     def _require_room(self) -> None:
-        if self.disk.waiting > MAX_WAITING_BYTES:
+        if self.storage.waiting > MAX_WAITING_BYTES:
             raise Refused("The disk has been full for too long, so I can't save new messages. Please try again later.")
 
     def _stamp(self, entries: Sequence[Entry], *, after: int) -> tuple[list[Entry], list[bytes]]:
@@ -312,7 +320,7 @@ class SessionStore:
                 # The checkpoint repeats the current summary, which `_checkpoint` looks for in the cache.
                 await self.cache.load(key, 1)
             await self._append(key, partial(self._checkpoint, key))
-        except (Refused, SpoolFull) as refusal:
+        except (Refused, SpoolUnavailable) as refusal:
             log.debug("checkpoint_not_written", session=key, reason=str(refusal))
 
     def _checkpoint(self, key: str) -> list[Entry]:

@@ -13,8 +13,10 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.storage.codec import DamagedEntry, decode, encode
-from gateway.sessions.storage.transfer_files import BLOCK, ExportFile, ImportFile
+from gateway.sessions.storage.interface import ExportReader
+from gateway.sessions.storage.transfer_files import BLOCK
 from gateway.sessions.store import SessionStore
+from gateway.spool import SpoolUnavailable
 
 
 async def export_lines(
@@ -25,11 +27,11 @@ async def export_lines(
     With `after`, most entries up to that seq are left out.
     """
     store.index.require(key)
-    export: ExportFile | None = None
+    export: ExportReader | None = None
     try:
-        size, waiting = await store.disk_thread.submit(store.disk.snapshot, key)
-        if size:
-            export = await reader.submit(ExportFile, store.disk.path(key), size, after)
+        end, waiting = await store.storage_thread.submit(store.storage.snapshot, key)
+        if end:
+            export = await reader.submit(store.storage.export, key, end, after)
     except OSError as error:
         store.index.require(key)  # Raises if the session was deleted in the meantime.
         raise store.cache.refuse_lost(key, error) from error
@@ -38,6 +40,9 @@ async def export_lines(
             while lines := await reader.submit(export.lines):
                 for line in lines:
                     yield line
+        except FileNotFoundError as error:  # A database has no rows of it any more.
+            store.index.require(key)
+            raise store.cache.refuse_lost(key, error) from error
         finally:
             export.close()
     for line in waiting.splitlines(keepends=True):
@@ -82,7 +87,7 @@ async def import_lines(
 ) -> SessionMeta:
     """Add a session from exported lines. Raises `Refused` if it does not fit here."""
     store.require_recovery()
-    arrival = await reader.submit(ImportFile, store.disk.transcripts)
+    arrival = await reader.submit(store.storage.open_import)
     try:
         async for block in join_into_blocks(lines):
             await reader.submit(arrival.write, block)
@@ -93,7 +98,7 @@ async def import_lines(
             await store.flusher.flush()
             if key in store.flusher.unpurged:
                 raise Refused(f"Session {header.number} was just deleted there, which isn't finished. Try again later.")
-        if store.index[header.scope].archived and await reader.submit(store.disk.archive.path(key).exists):
+        if store.index[header.scope].archived and await reader.submit(store.storage.archive.contains, key):
             raise Refused(f"Session {header.number} is in the archive there. Restore or delete that one first.")
         before = store.index[header.scope]
         if scope is not None and header.scope != scope:
@@ -103,11 +108,13 @@ async def import_lines(
         # First the index, then the file: a session started in the meantime must not get the same number.
         store.index.update(key, state, is_active=before.active_session_key is None)
         try:
-            await store.disk_thread.submit(store.disk.place, key, arrival)
-        except OSError as error:
+            if operations := store.storage.import_operations(key, state, arrival):
+                await store.commit(operations, lambda: None)
+            await store.storage_thread.submit(store.storage.place, key, arrival)
+        except (OSError, SpoolUnavailable) as error:
             store.index.remove(key)
             store.cache.drop(key)
-            raise Refused(f"The session couldn't be saved: {error.strerror}.") from error
+            raise Refused(f"The session couldn't be saved: {getattr(error, 'strerror', None) or error}.") from error
         active = before.active_session_key
         if active is not None and store.index.require(key).epoch > before.epoch:
             # Without an index, the highest epoch decides which session is active. It must not be the imported one.

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from gateway.conversation import ToolCall
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
@@ -53,9 +55,10 @@ def interrupted_results(entries: Sequence[Entry], turn: str) -> list[Entry]:
 
 
 def open_tool_calls(entries: Sequence[Entry], turn: str) -> tuple[dict[str, ToolCall], dict[str, e.Approval]]:
-    """Return the tool calls of the last step of `turn` that have no result, and the approval of each, if any.
+    """Return the tool calls of `turn` that have no result, and the approval of each, if any.
 
-    The first decision on a call counts. Call ids are unique within a step only, so earlier steps are ignored.
+    The newest question about a call counts, with its first decision. Call ids are unique within a step only, so a new
+    call of the same id replaces the one before.
     """
     calls: dict[str, ToolCall] = {}
     approvals: dict[str, e.Approval] = {}
@@ -63,18 +66,26 @@ def open_tool_calls(entries: Sequence[Entry], turn: str) -> tuple[dict[str, Tool
         if entry.turn != turn:
             continue
         match entry:
-            case e.Assistant():  # A new step.
-                calls, approvals = {}, {}
             case e.ToolUse():
                 calls[entry.tool_use_id] = to_tool_call(entry)
+                approvals.pop(entry.tool_use_id, None)
+            case e.ToolUpdate() if entry.tool_use_id in calls:
+                changed = replace(calls[entry.tool_use_id], name=entry.name, input=entry.input, title=entry.title)
+                calls[entry.tool_use_id] = changed
             case e.ToolResult():
                 calls.pop(entry.tool_use_id, None)
-            case e.Approval(tool_use_id=str(call)) if call not in approvals or approvals[call].decision is None:
-                approvals[call] = entry
+            case e.Approval(tool_use_id=str(call)):
+                before = approvals.get(call)
+                if before is None or before.approval_id != entry.approval_id:
+                    # The newest one is the last: a coding agent may ask again about a call that it has changed.
+                    approvals.pop(call, None)
+                    approvals[call] = entry
+                elif before.decision is None:
+                    approvals[call] = entry
             case _:
                 continue
     return calls, approvals
 
 
 def to_tool_call(entry: e.ToolUse) -> ToolCall:
-    return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input, fault=entry.fault)
+    return ToolCall(id=entry.tool_use_id, name=entry.name, input=entry.input, fault=entry.fault, title=entry.title)

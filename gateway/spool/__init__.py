@@ -1,7 +1,8 @@
 """The spool: a write-ahead log with the inbox, the outbox and transcript entries. See `docs/behaviour.md`."""
 
 from gateway.spool.deletion import GRANT_FACTS, DeleteSession, DropEntries, grants_of_session
-from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolFull, TooMany, WrongState
+from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolUnavailable, TooMany, WrongState
+from gateway.spool.group_commit import OnCommitted
 from gateway.spool.moves import MoveReminders, MoveRows, MoveToSession
 from gateway.spool.operations import (
     AddToInbox,
@@ -38,8 +39,7 @@ from gateway.spool.rows import (
     UsageTotal,
 )
 from gateway.spool.schema import LOST_SPOOL
-from gateway.spool.spool import Spool, retry_while_full
-from gateway.spool.writer import OnCommitted
+from gateway.spool.spool import Spool, retry_while_unavailable
 
 __all__ = [
     "GRANT_FACTS",
@@ -82,8 +82,8 @@ __all__ = [
     "SetInboxState",
     "Spool",
     "SpoolBroken",
-    "SpoolFull",
     "SpoolListing",
+    "SpoolUnavailable",
     "StartTurn",
     "Stats",
     "TooMany",
@@ -91,5 +91,5 @@ __all__ = [
     "WithdrawMessage",
     "WrongState",
     "grants_of_session",
-    "retry_while_full",
+    "retry_while_unavailable",
 ]

@@ -11,6 +11,7 @@ import structlog
 
 from config.files import fsync_directory
 from gateway.data_dir import unusable
+from gateway.database.connection import Connection
 from gateway.errors import CannotStart
 from gateway.private_files import CREATE, FILE_MODE, open_private, require_file
 from gateway.spool import schema
@@ -86,7 +87,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, Path | None]:
     return _open(path, lost="damaged"), target
 
 
-def copy_database(path: Path, connection: sqlite3.Connection) -> None:
+def copy_database(path: Path, connection: Connection) -> None:
     """Write the content of an open spool to a new private file without a WAL."""
     os.close(open_private(path, CREATE))
     try:

@@ -5,7 +5,6 @@ rewrites the whole file, so it runs once with the next flush and not with each c
 says that a session has to be deleted, until `purge` is done: no crash can undo a deletion.
 """
 
-import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.contract import Inbound, Outbound
+from gateway.database.connection import Connection
 from gateway.spool.database import preallocate_wal
 from gateway.spool.operations import Operation, quoted
 from gateway.spool.rows import INBOX_OPEN, decode_inbound, decode_outbound, encode
@@ -30,7 +30,7 @@ class DropEntries(Operation, frozen=True, kw_only=True):
 
     session: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         connection.execute("DELETE FROM notes WHERE session = ?", (self.session,))
 
 
@@ -44,7 +44,7 @@ def grants_of_session(session: str) -> str:
 
 
 class DeleteSession(Operation, frozen=True, kw_only=True):
-    """Record that a session is deleted, and erase its text from all rows.
+    """Record that a session is deleted, and erase its text from all rows but those of its transcript.
 
     Rows stay without their text where something refers to them: an edit finds its message, and a reply that is being
     sent still ends as delivered.
@@ -53,13 +53,13 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
     session: str
     scope: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         connection.execute(
-            "INSERT OR REPLACE INTO deletions (session, outbox_id, is_purged) "
-            "VALUES (?, (SELECT coalesce(max(id), 0) FROM outbox), 0)",
+            "INSERT INTO deletions (session, outbox_id, is_purged) "
+            "VALUES (?, (SELECT coalesce(max(id), 0) FROM outbox), 0) "
+            "ON CONFLICT (session) DO UPDATE SET outbox_id = excluded.outbox_id, is_purged = 0",
             (self.session,),
         )
-        connection.execute("DELETE FROM notes WHERE session = ?", (self.session,))
         prefix = grants_of_session(self.session)
         connection.execute("DELETE FROM facts WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
         connection.execute(
@@ -69,7 +69,7 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
         chats = self._erase_messages(connection)
         self._erase_replies(connection, chats)
 
-    def _erase_messages(self, connection: sqlite3.Connection) -> set[bytes]:
+    def _erase_messages(self, connection: Connection) -> set[bytes]:
         """Erase the messages of the session, and all finished ones of its scope. Return the chats of the scope.
 
         Commands such as `/session search` may quote any session of the scope, so they are erased too.
@@ -91,7 +91,7 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
         connection.executemany("UPDATE inbox SET inbound = ? WHERE id = ?", erased)
         return chats
 
-    def _erase_replies(self, connection: sqlite3.Connection, chats: Collection[bytes]) -> None:
+    def _erase_replies(self, connection: Connection, chats: Collection[bytes]) -> None:
         """Erase the replies of the session. Delete dead ones, and dead notices in the chats of its scope."""
         turns = {turn for (turn,) in connection.execute(_TURNS, (self.session,))}
         erased: list[tuple[bytes, int]] = []
@@ -132,12 +132,12 @@ def _without_text(inbound: Inbound) -> Inbound:
     )
 
 
-def deletions(connection: sqlite3.Connection) -> list[str]:
+def deletions(connection: Connection) -> list[str]:
     """Return the keys of deleted sessions whose deletion is not finished."""
     return [session for (session,) in connection.execute("SELECT session FROM deletions")]
 
 
-def undelivered_turns(session: str, connection: sqlite3.Connection) -> set[str]:
+def undelivered_turns(session: str, connection: Connection) -> set[str]:
     """Return the turns of a session whose replies are not delivered yet."""
     found = connection.execute(
         f"SELECT DISTINCT turn FROM outbox WHERE {_UNDELIVERED} AND turn IN ({_TURNS})",  # noqa: S608 - constants only
@@ -146,7 +146,7 @@ def undelivered_turns(session: str, connection: sqlite3.Connection) -> set[str]:
     return {turn for (turn,) in found}
 
 
-def to_purge(sessions: Sequence[str], connection: sqlite3.Connection) -> list[str]:
+def to_purge(sessions: Sequence[str], connection: Connection) -> list[str]:
     """Return those of the deleted `sessions` for which the file has to be purged now.
 
     A reply that waits to be sent keeps its text until then. So a session is purged a second time when all replies
@@ -158,7 +158,7 @@ def to_purge(sessions: Sequence[str], connection: sqlite3.Connection) -> list[st
     return due
 
 
-def _delete_dead_notices(session: str, connection: sqlite3.Connection) -> None:
+def _delete_dead_notices(session: str, connection: Connection) -> None:
     """Delete notices of the session's scope that were given up since its deletion: they may quote it."""
     found = connection.execute(
         "SELECT id, message FROM outbox WHERE state <> 'delivered' AND state = 'dead' AND turn IS NULL "
@@ -186,17 +186,17 @@ def _decoded(stored: bytes) -> Inbound | None:
         return None
 
 
-def _is_waiting(session: str, connection: sqlite3.Connection) -> bool:
+def _is_waiting(session: str, connection: Connection) -> bool:
     found = connection.execute("SELECT outbox_id, is_purged FROM deletions WHERE session = ?", (session,)).fetchone()
     return found is not None and bool(found[1]) and _has_undelivered(found[0], connection)
 
 
-def _has_undelivered(upto: int, connection: sqlite3.Connection) -> bool:
+def _has_undelivered(upto: int, connection: Connection) -> bool:
     waiting = f"SELECT 1 FROM outbox WHERE {_UNDELIVERED} AND id <= ? LIMIT 1"  # noqa: S608 - constants only
     return connection.execute(waiting, (upto,)).fetchone() is not None
 
 
-def purge(path: Path, connection: sqlite3.Connection) -> None:
+def purge(path: Path, connection: Connection) -> None:
     """Rewrite the file with its present rows only, and empty the WAL. Call it outside of a transaction."""
     # `secure_delete = FAST` does not erase free pages, nor rows that were moved to another page before they were
     # deleted. Only VACUUM removes all of them.
@@ -205,7 +205,7 @@ def purge(path: Path, connection: sqlite3.Connection) -> None:
     preallocate_wal(path)
 
 
-def end_deletions(sessions: Sequence[str], connection: sqlite3.Connection) -> list[str]:
+def end_deletions(sessions: Sequence[str], connection: Connection) -> list[str]:
     """Forget the deletions of sessions whose text is gone, after a purge, and return their keys."""
     ended: list[str] = []
     for session in sessions:

@@ -6,7 +6,7 @@ GatehouseError
 │   ├── WrongState          the row's state does not allow the change
 │   ├── Conflict            the transcript entry was journaled before with different bytes
 │   └── TooMany             a limit is reached
-├── SpoolFull               nothing was stored; retry when the disk has room
+├── SpoolUnavailable        nothing was stored; retry later: the disk is full, or the database is away
 └── SpoolBroken             nothing can be stored any more; the daemon has to stop
 """
 
@@ -36,7 +36,7 @@ class TooMany(CommitRefused):
     pass
 
 
-class SpoolFull(GatehouseError):
+class SpoolUnavailable(GatehouseError):
     pass
 
 
@@ -90,10 +90,13 @@ def cause_of(error: BaseException) -> Cause:
     return _CAUSES.get(code & 0xFF, Cause.CALLER)
 
 
-def as_spool_error(error: BaseException) -> SpoolFull | SpoolBroken:
+def as_spool_error(error: BaseException) -> SpoolUnavailable | SpoolBroken:
     """Return the exception to raise for an error of the file."""
-    if cause_of(error) is Cause.DISK_FULL:
-        return SpoolFull(DISK_FULL_MESSAGE)
+    match cause_of(error):
+        case Cause.DISK_FULL:
+            return SpoolUnavailable(DISK_FULL_MESSAGE)
+        case Cause.LOCKED:  # Nothing was stored: the lock is taken when a transaction starts.
+            return SpoolUnavailable("Another program has locked the database. Nothing can be accepted until it ends.")
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return SpoolBroken(
         f"The spool can no longer be written ({error}, {name}). Restart Gatehouse. If it happens again, check the disk."

@@ -1,7 +1,6 @@
 """Operations that bind rows of the spool to another session or scope."""
 
-import sqlite3
-
+from gateway.database.connection import Connection
 from gateway.spool.deletion import grants_of_session
 from gateway.spool.errors import WrongState
 from gateway.spool.operations import Operation, quoted
@@ -20,7 +19,7 @@ class MoveToSession(Operation, frozen=True, kw_only=True):
     session: str
     number: int
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(_MOVE_TO_SESSION, (self.session, self.number, self.turn))
         if not moved.rowcount:
             raise WrongState(f"{self.turn} cannot move to another session: it is not unfinished.")
@@ -34,16 +33,20 @@ class MoveRows(Operation, frozen=True, kw_only=True):
     scope: str
     number: int
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         connection.execute(
             "UPDATE inbox SET scope = ?, session = ?, number = ? WHERE session = ?",
             (self.scope, self.to, self.number, self.session),
         )
+        if self.session == self.to:
+            return
         old, new = grants_of_session(self.session), grants_of_session(self.to)
+        moved = (new, len(old) + 1, len(old), old)
         connection.execute(
-            "UPDATE OR REPLACE facts SET name = ? || substr(name, ?) WHERE substr(name, 1, ?) = ?",
-            (new, len(old) + 1, len(old), old),
+            "DELETE FROM facts WHERE name IN (SELECT ? || substr(name, ?) FROM facts WHERE substr(name, 1, ?) = ?)",
+            moved,
         )
+        connection.execute("UPDATE facts SET name = ? || substr(name, ?) WHERE substr(name, 1, ?) = ?", moved)
 
 
 class MoveReminders(Operation, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class MoveReminders(Operation, frozen=True, kw_only=True):
     scope: str
     to: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         found = connection.execute("SELECT id FROM reminders WHERE scope = ? ORDER BY number", (self.scope,)).fetchall()
         for (reminder,) in found:
             connection.execute(

@@ -6,13 +6,14 @@ Operations about reminders are in `reminder_operations.py`.
 Callers create operations on the event loop as plain values. The writer thread applies them inside a transaction.
 """
 
-import sqlite3
 from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import Struct
 
 from gateway.contract import Inbound, Outbound, Receipt
+from gateway.database.connection import Connection
+from gateway.database.row_statement import RowStatement
 from gateway.spool.errors import Conflict, Duplicate, WrongState
 from gateway.spool.rows import (
     INBOX_MOVES,
@@ -30,21 +31,29 @@ from gateway.spool.rows import (
 class Operation(Struct, frozen=True, kw_only=True):
     """One change. Operations of one commit take effect in their order."""
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         """Run in the writer thread. Raises `CommitRefused` if the change is not allowed."""
         raise NotImplementedError
 
 
 def quoted(states: Iterable[str]) -> str:
-    """Return states as a list for SQL's IN."""
-    return ", ".join(f"'{state}'" for state in sorted(states))
+    """Return states as a list for SQL's IN. NULL, which equals nothing, is the empty list."""
+    return ", ".join(f"'{state}'" for state in sorted(states)) or "NULL"
 
 
-def _wrong_state(cursor: sqlite3.Cursor, table: str, key: str, action: str) -> WrongState:
+def _wrong_state(connection: Connection, table: str, key: str, action: str) -> WrongState:
     """Return the error for a statement that matched no row. It names the row's present state."""
     column = "turn" if table == "inbox" else "key"
-    found = cursor.execute(f"SELECT state FROM {table} WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - constants only
+    found = connection.execute(f"SELECT state FROM {table} WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - constants only
     return WrongState(f"{key} cannot {action}: it is {found[0] if found else 'unknown'}.")
+
+
+_MARK_SEEN = RowStatement(
+    "INSERT INTO seen (channel, account, event_id, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    ("text", "text", "text", "bigint"),
+    table="seen",
+    key=(0, 1, 2),
+)
 
 
 class MarkSeen(Operation, frozen=True, kw_only=True):
@@ -61,13 +70,22 @@ class MarkSeen(Operation, frozen=True, kw_only=True):
         address = inbound.address
         return cls(channel=address.channel, account=address.account, event_id=inbound.event_id, at=at)
 
-    def apply(self, connection: sqlite3.Connection) -> None:
-        inserted = connection.execute(
-            "INSERT OR IGNORE INTO seen (channel, account, event_id, at) VALUES (?, ?, ?, ?)",
-            (self.channel, self.account, self.event_id, to_micros(self.at)),
-        )
+    def apply(self, connection: Connection) -> None:
+        values = (self.channel, self.account, self.event_id, to_micros(self.at))
+        inserted = connection.execute(_MARK_SEEN, values)
         if not inserted.rowcount:
             raise Duplicate(f"The event {self.event_id} of {self.channel}/{self.account} was seen before.")
+
+
+_ADD_TO_INBOX = RowStatement(
+    """
+    INSERT INTO inbox (turn, state, attempts, scope, session, number, agent, accepted_at, event_id, inbound)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+    """,
+    ("text", "text", "bigint", "text", "text", "bigint", "text", "bigint", "text", "bytea"),
+    table="inbox",
+    key=(0,),
+)
 
 
 class AddToInbox(Operation, frozen=True, kw_only=True):
@@ -85,11 +103,9 @@ class AddToInbox(Operation, frozen=True, kw_only=True):
     at: datetime
     is_started: bool = False
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         inserted = connection.execute(
-            "INSERT OR IGNORE INTO inbox "
-            "(turn, state, attempts, scope, session, number, agent, accepted_at, event_id, inbound) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _ADD_TO_INBOX,
             (
                 self.turn,
                 InboxState.RUNNING if self.is_started else InboxState.RECEIVED,
@@ -109,9 +125,12 @@ class AddToInbox(Operation, frozen=True, kw_only=True):
 
 # Every UPDATE names the states from which the row may move. A row in another state does not match, so a race between
 # two callers (a stop and an answer, for example) ends with `WrongState` for the second one.
-_START_TURN = (
+_START_TURN = RowStatement(
     "UPDATE inbox SET state = 'running', attempts = attempts + 1 "  # noqa: S608 - constants only
-    f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, InboxState.RUNNING))})"
+    f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, InboxState.RUNNING))})",
+    ("text",),
+    table="inbox",
+    key=(0,),
 )
 
 
@@ -120,10 +139,10 @@ class StartTurn(Operation, frozen=True, kw_only=True):
 
     turn: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         started = connection.execute(_START_TURN, (self.turn,))
         if not started.rowcount:
-            raise _wrong_state(started, "inbox", self.turn, "start")
+            raise _wrong_state(connection, "inbox", self.turn, "start")
 
 
 _RESET_ATTEMPTS = f"UPDATE inbox SET attempts = 0 WHERE turn = ? AND state IN ({quoted(INBOX_OPEN)})"  # noqa: S608 - constants only
@@ -134,15 +153,20 @@ class ResetAttempts(Operation, frozen=True, kw_only=True):
 
     turn: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         reset = connection.execute(_RESET_ATTEMPTS, (self.turn,))
         if not reset.rowcount:
-            raise _wrong_state(reset, "inbox", self.turn, "have its attempts reset")
+            raise _wrong_state(connection, "inbox", self.turn, "have its attempts reset")
 
 
 _SET_INBOX_STATE = {
-    state: f"UPDATE inbox SET state = '{state}', answered_by = ?, note = ? "  # noqa: S608 - constants only
-    f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, state))})"
+    state: RowStatement(
+        f"UPDATE inbox SET state = '{state}', answered_by = ?, note = ? "  # noqa: S608 - constants only
+        f"WHERE turn = ? AND state IN ({quoted(sources(INBOX_MOVES, state))})",
+        ("text", "text", "text"),
+        table="inbox",
+        key=(2,),
+    )
     for state in InboxState
 }
 
@@ -155,10 +179,10 @@ class SetInboxState(Operation, frozen=True, kw_only=True):
     answered_by: str | None = None
     note: str = ""
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(_SET_INBOX_STATE[self.state], (self.answered_by, self.note, self.turn))
         if not moved.rowcount:
-            raise _wrong_state(moved, "inbox", self.turn, f"become {self.state}")
+            raise _wrong_state(connection, "inbox", self.turn, f"become {self.state}")
 
 
 class ReplaceInbound(Operation, frozen=True, kw_only=True):
@@ -167,12 +191,12 @@ class ReplaceInbound(Operation, frozen=True, kw_only=True):
     turn: str
     inbound: Inbound
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         replaced = connection.execute(
             "UPDATE inbox SET inbound = ? WHERE turn = ? AND state = 'received'", (encode(self.inbound), self.turn)
         )
         if not replaced.rowcount:
-            raise _wrong_state(replaced, "inbox", self.turn, "be replaced")
+            raise _wrong_state(connection, "inbox", self.turn, "be replaced")
 
 
 class AppendEntries(Operation, frozen=True, kw_only=True):
@@ -185,9 +209,9 @@ class AppendEntries(Operation, frozen=True, kw_only=True):
     first_seq: int
     lines: tuple[bytes, ...]
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         rows = [(self.session, seq, line) for seq, line in enumerate(self.lines, self.first_seq)]
-        insert = "INSERT OR IGNORE INTO notes (session, seq, line) VALUES (?, ?, ?)"
+        insert = "INSERT INTO notes (session, seq, line) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         if connection.executemany(insert, rows).rowcount == len(rows):
             return
         # Some entries exist. A crash between the journal and the flush makes callers append the same bytes again.
@@ -195,6 +219,15 @@ class AppendEntries(Operation, frozen=True, kw_only=True):
             stored = "SELECT line FROM notes WHERE session = ? AND seq = ?"
             if connection.execute(stored, (session, seq)).fetchone() != (line,):
                 raise Conflict(f"Entry {seq} of {session} was journaled before with different content.")
+
+
+_ADD_TO_OUTBOX = RowStatement(
+    "INSERT INTO outbox (key, turn, state, created_at, sending_at, message) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    ("text", "text", "text", "bigint", "bigint", "bytea"),
+    table="outbox",
+    key=(0,),
+)
 
 
 class AddToOutbox(Operation, frozen=True, kw_only=True):
@@ -209,21 +242,21 @@ class AddToOutbox(Operation, frozen=True, kw_only=True):
     at: datetime
     is_sending: bool = False
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         at = to_micros(self.at)
         state, sending_at = (OutboxState.SENDING, at) if self.is_sending else (OutboxState.PENDING, None)
-        inserted = connection.execute(
-            "INSERT OR IGNORE INTO outbox (key, turn, state, created_at, sending_at, message) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (self.key, self.turn, state, at, sending_at, encode(self.message)),
-        )
+        values = (self.key, self.turn, state, at, sending_at, encode(self.message))
+        inserted = connection.execute(_ADD_TO_OUTBOX, values)
         if not inserted.rowcount:
             raise Duplicate(f"The reply {self.key} was queued before.")
 
 
-_MARK_SENDING = (
+_MARK_SENDING = RowStatement(
     "UPDATE outbox SET state = 'sending', sending_at = ? "  # noqa: S608 - constants only
-    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.SENDING))})"
+    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.SENDING))})",
+    ("bigint", "text"),
+    table="outbox",
+    key=(1,),
 )
 
 
@@ -233,15 +266,18 @@ class MarkSending(Operation, frozen=True, kw_only=True):
     key: str
     at: datetime
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(_MARK_SENDING, (to_micros(self.at), self.key))
         if not moved.rowcount:
-            raise _wrong_state(moved, "outbox", self.key, "be sent")
+            raise _wrong_state(connection, "outbox", self.key, "be sent")
 
 
-_MARK_DELIVERED = (
+_MARK_DELIVERED = RowStatement(
     "UPDATE outbox SET state = 'delivered', receipt = ?, delivered_at = ?, reason = '', message = '{}' "  # noqa: S608 - constants only
-    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.DELIVERED))})"
+    f"WHERE key = ? AND state IN ({quoted(sources(OUTBOX_MOVES, OutboxState.DELIVERED))})",
+    ("bytea", "bigint", "text"),
+    table="outbox",
+    key=(2,),
 )
 
 
@@ -252,10 +288,10 @@ class MarkDelivered(Operation, frozen=True, kw_only=True):
     receipt: Receipt
     at: datetime
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(_MARK_DELIVERED, (encode(self.receipt), to_micros(self.at), self.key))
         if not moved.rowcount:
-            raise _wrong_state(moved, "outbox", self.key, "become delivered")
+            raise _wrong_state(connection, "outbox", self.key, "become delivered")
 
 
 class RetryLater(Operation, frozen=True, kw_only=True):
@@ -264,14 +300,14 @@ class RetryLater(Operation, frozen=True, kw_only=True):
     key: str
     reason: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(
             "UPDATE outbox SET state = 'pending', attempts = attempts + 1, reason = ? "
             "WHERE key = ? AND state = 'sending'",
             (self.reason, self.key),
         )
         if not moved.rowcount:
-            raise _wrong_state(moved, "outbox", self.key, "be postponed")
+            raise _wrong_state(connection, "outbox", self.key, "be postponed")
 
 
 _MARK_DEAD = (
@@ -286,10 +322,10 @@ class MarkDead(Operation, frozen=True, kw_only=True):
     key: str
     reason: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(_MARK_DEAD, (self.reason, self.key))
         if not moved.rowcount:
-            raise _wrong_state(moved, "outbox", self.key, "be given up")
+            raise _wrong_state(connection, "outbox", self.key, "be given up")
 
 
 _WITHDRAW = f"DELETE FROM outbox WHERE key = ? AND state IN ({quoted(OUTBOX_OPEN)})"  # noqa: S608 - constants only
@@ -300,10 +336,10 @@ class WithdrawMessage(Operation, frozen=True, kw_only=True):
 
     key: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         withdrawn = connection.execute(_WITHDRAW, (self.key,))
         if not withdrawn.rowcount:
-            raise _wrong_state(withdrawn, "outbox", self.key, "be withdrawn")
+            raise _wrong_state(connection, "outbox", self.key, "be withdrawn")
 
 
 class RetryDead(Operation, frozen=True, kw_only=True):
@@ -311,13 +347,22 @@ class RetryDead(Operation, frozen=True, kw_only=True):
 
     key: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(
             "UPDATE outbox SET state = 'pending', attempts = 0, reason = '' WHERE key = ? AND state = 'dead'",
             (self.key,),
         )
         if not moved.rowcount:
-            raise _wrong_state(moved, "outbox", self.key, "be retried")
+            raise _wrong_state(connection, "outbox", self.key, "be retried")
+
+
+_SAVE_DRAFT = RowStatement(
+    "INSERT INTO drafts (turn, receipt, at) VALUES (?, ?, ?) "
+    "ON CONFLICT (turn) DO UPDATE SET receipt = excluded.receipt, at = excluded.at",
+    ("text", "bytea", "bigint"),
+    table="drafts",
+    key=(0,),
+)
 
 
 class SaveDraft(Operation, frozen=True, kw_only=True):
@@ -331,18 +376,27 @@ class SaveDraft(Operation, frozen=True, kw_only=True):
     receipt: Receipt | None
     at: datetime
 
-    def apply(self, connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "INSERT OR REPLACE INTO drafts (turn, receipt, at) VALUES (?, ?, ?)",
-            (self.turn, encode(self.receipt), to_micros(self.at)),
-        )
+    def apply(self, connection: Connection) -> None:
+        connection.execute(_SAVE_DRAFT, (self.turn, encode(self.receipt), to_micros(self.at)))
+
+
+_DELETE_DRAFT = RowStatement("DELETE FROM drafts WHERE turn = ?", ("text",), table="drafts", key=(0,))
 
 
 class DeleteDraft(Operation, frozen=True, kw_only=True):
     turn: str
 
-    def apply(self, connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM drafts WHERE turn = ?", (self.turn,))
+    def apply(self, connection: Connection) -> None:
+        connection.execute(_DELETE_DRAFT, (self.turn,))
+
+
+_SET_FACT = RowStatement(
+    "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+    ("text", "text"),
+    table="facts",
+    key=(0,),
+)
+_DELETE_FACT = RowStatement("DELETE FROM facts WHERE name = ?", ("text",), table="facts", key=(0,))
 
 
 class SetFact(Operation, frozen=True, kw_only=True):
@@ -351,11 +405,27 @@ class SetFact(Operation, frozen=True, kw_only=True):
     name: str
     value: str | None
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         if self.value is None:
-            connection.execute("DELETE FROM facts WHERE name = ?", (self.name,))
+            connection.execute(_DELETE_FACT, (self.name,))
         else:
-            connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (self.name, self.value))
+            connection.execute(_SET_FACT, (self.name, self.value))
+
+
+_ADD_USAGE = RowStatement(
+    """
+    INSERT INTO usage (day, person, model, input_tokens, cached_tokens, output_tokens, cost_micros)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (day, person, model) DO UPDATE SET
+        input_tokens = usage.input_tokens + excluded.input_tokens,
+        cached_tokens = usage.cached_tokens + excluded.cached_tokens,
+        output_tokens = usage.output_tokens + excluded.output_tokens,
+        cost_micros = usage.cost_micros + excluded.cost_micros
+    """,
+    ("text", "text", "text", "bigint", "bigint", "bigint", "bigint"),
+    table="usage",
+    key=(0, 1, 2),
+)
 
 
 class AddUsage(Operation, frozen=True, kw_only=True):
@@ -369,17 +439,6 @@ class AddUsage(Operation, frozen=True, kw_only=True):
     output_tokens: int = 0
     cost_micros: int = 0
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         amounts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.cost_micros)
-        connection.execute(
-            """
-            INSERT INTO usage (day, person, model, input_tokens, cached_tokens, output_tokens, cost_micros)
-            VALUES (?, ?, ?, ?, ?, ?, ?)
-            ON CONFLICT (day, person, model) DO UPDATE SET
-                input_tokens = input_tokens + excluded.input_tokens,
-                cached_tokens = cached_tokens + excluded.cached_tokens,
-                output_tokens = output_tokens + excluded.output_tokens,
-                cost_micros = cost_micros + excluded.cost_micros
-            """,
-            (self.day, self.person, self.model, *amounts),
-        )
+        connection.execute(_ADD_USAGE, (self.day, self.person, self.model, *amounts))

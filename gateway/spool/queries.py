@@ -1,15 +1,13 @@
 """Queries of the spool. They run in the writer thread, in order with the commits."""
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from gateway.contract import Address, Receipt
-from gateway.spool.database import WAL_SIZE, wal_path
+from gateway.database.connection import Connection
 from gateway.spool.operations import MarkSeen, quoted
 from gateway.spool.rows import (
     INBOX_OPEN,
@@ -32,8 +30,7 @@ from gateway.spool.rows import (
     to_micros,
 )
 
-Connection = sqlite3.Connection
-Columns = tuple[Any, ...]  # Any: SQLite returns the stored types.
+Columns = tuple[Any, ...]  # Any: the types of the columns.
 
 _Row = TypeVar("_Row", InboxRow, OutboxRow)
 
@@ -47,8 +44,8 @@ _UNANSWERED = "state NOT IN ('answered', 'abandoned')"
 _UNDELIVERED = "state <> 'delivered'"
 
 _SUMS = """
-    coalesce(sum(input_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0),
-    coalesce(sum(cost_micros), 0)
+    CAST(coalesce(sum(input_tokens), 0) AS BIGINT), CAST(coalesce(sum(cached_tokens), 0) AS BIGINT),
+    CAST(coalesce(sum(output_tokens), 0) AS BIGINT), CAST(coalesce(sum(cost_micros), 0) AS BIGINT)
 """
 
 # The inner key is `ReminderRow.next_key` of the last send.
@@ -169,8 +166,10 @@ def drop_entries(upto: Sequence[tuple[str, int]], limit: int, connection: Connec
 
 
 def usage(day: str, person: str | None, connection: Connection) -> UsageTotal:
-    statement = f"SELECT {_SUMS} FROM usage WHERE day = ? AND (? IS NULL OR person = ?)"  # noqa: S608 - constants only
-    return _usage_total(connection.execute(statement, (day, person, person)).fetchone())
+    statement = f"SELECT {_SUMS} FROM usage WHERE day = ?"  # noqa: S608 - constants only
+    if person is None:
+        return _usage_total(connection.execute(statement, (day,)).fetchone())
+    return _usage_total(connection.execute(f"{statement} AND person = ?", (day, person)).fetchone())
 
 
 def top_usage(day: str, limit: int, connection: Connection) -> list[tuple[str, UsageTotal]]:
@@ -210,21 +209,14 @@ def next_reminder(connection: Connection) -> datetime | None:
     return None if micros is None else from_micros(micros)
 
 
-def stats(path: Path, connection: Connection) -> Stats:
+def stats(connection: Connection, *, seen: int, file_bytes: int) -> Stats:
     inbox = connection.execute(f"SELECT state, count(*) FROM inbox WHERE {_UNANSWERED} GROUP BY state")  # noqa: S608 - constants only
     outbox = connection.execute(f"SELECT state, count(*) FROM outbox WHERE {_UNDELIVERED} GROUP BY state")  # noqa: S608 - constants only
-    # The oldest are deleted first, so there are no gaps.
-    (seen,) = connection.execute("SELECT coalesce(max(id) - min(id) + 1, 0) FROM seen").fetchone()
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (page_size,) = connection.execute("PRAGMA page_size").fetchone()
-    # `page_count` includes pages that are still in the WAL, so only its growth beyond the preallocated size counts.
-    wal = wal_path(path)
-    wal_growth = wal.stat().st_size - WAL_SIZE if wal.exists() else 0
     return Stats(
         inbox={InboxState(state): count for state, count in inbox},
         outbox={OutboxState(state): count for state, count in outbox},
         seen=seen,
-        file_bytes=int(pages * page_size) + max(0, wal_growth),
+        file_bytes=file_bytes,
     )
 
 

@@ -1,8 +1,8 @@
 """Operations about reminders: the changes to them that can be committed to the spool."""
 
-import sqlite3
 from datetime import datetime
 
+from gateway.database.connection import Connection
 from gateway.spool.errors import Duplicate, TooMany, WrongState
 from gateway.spool.operations import Operation
 from gateway.spool.rows import ReminderContent, encode, to_micros
@@ -19,7 +19,7 @@ class AddReminder(Operation, frozen=True, kw_only=True):
     max_per_scope: int
     max_total: int
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         # Ended reminders keep their number until they are deleted, so the maximum includes them.
         of_scope, total, last_number = connection.execute(
             """
@@ -32,7 +32,8 @@ class AddReminder(Operation, frozen=True, kw_only=True):
         if of_scope >= self.max_per_scope or total >= self.max_total:
             raise TooMany(f"There are {of_scope} reminders in {self.scope}, and {total} in all.")
         inserted = connection.execute(
-            "INSERT OR IGNORE INTO reminders (id, scope, number, due_at, cron, about) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO reminders (id, scope, number, due_at, cron, about) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
             (self.id, self.scope, last_number + 1, to_micros(self.due_at), self.cron, encode(self.about)),
         )
         if not inserted.rowcount:
@@ -52,19 +53,19 @@ class RescheduleReminder(Operation, frozen=True, kw_only=True):
     is_sent: bool = False
     failures: int = 0
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         moved = connection.execute(
             """
-            UPDATE reminders SET due_at = :next, over_at = CASE WHEN :next IS NULL THEN :at END, failures = :failures,
-            rung_for = CASE WHEN :sent THEN due_at ELSE rung_for END, rings = rings + :sent
+            UPDATE reminders SET due_at = :next, over_at = :over, failures = :failures,
+            rung_for = CASE WHEN :sent = 1 THEN due_at ELSE rung_for END, rings = rings + :sent
             WHERE id = :id AND due_at = :due
             """,
             {
                 "id": self.id,
                 "due": to_micros(self.due_at),
                 "next": None if self.next_at is None else to_micros(self.next_at),
-                "at": to_micros(self.at),
-                "sent": self.is_sent,
+                "over": to_micros(self.at) if self.next_at is None else None,
+                "sent": int(self.is_sent),
                 "failures": self.failures,
             },
         )
@@ -78,7 +79,7 @@ class CancelReminder(Operation, frozen=True, kw_only=True):
     id: str
     at: datetime
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: Connection) -> None:
         ended = connection.execute(
             "UPDATE reminders SET due_at = NULL, over_at = ? WHERE id = ? AND due_at IS NOT NULL",
             (to_micros(self.at), self.id),

@@ -1,10 +1,10 @@
-"""Keeps the spool's file bounded: deletes old rows in small steps and returns their space."""
+"""Keeps the spool bounded: deletes old rows in small steps and returns their space."""
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from gateway.database.connection import Connection
 from gateway.spool.rows import to_micros
 
 CHUNK = 500
@@ -22,7 +22,7 @@ USAGE_KEPT = timedelta(days=35)
 USAGE_LIMIT = 100_000
 """Above this number of rows the oldest days are deleted earlier, but never the newest day: its limits apply."""
 
-Step = Callable[[sqlite3.Connection], bool]
+Step = Callable[[Connection], bool]
 """Does a bounded part of the work. Returns whether there may be more."""
 
 # Events by their order of arrival: a jump of the clock must not delete the newest, or repeats would be answered again.
@@ -78,7 +78,7 @@ _DRAFTS = """
 _USAGE = """
     DELETE FROM usage WHERE (day, person, model) IN (
         SELECT day, person, model FROM usage
-        WHERE day < max(:horizon, coalesce((SELECT day FROM usage ORDER BY day DESC LIMIT 1 OFFSET :limit), ''))
+        WHERE day < :horizon OR day < (SELECT day FROM usage ORDER BY day DESC LIMIT 1 OFFSET :limit)
         LIMIT :chunk
     )
 """
@@ -102,14 +102,14 @@ def steps(now: datetime, *, keep: timedelta, max_seen: int) -> Iterator[Step]:
     yield partial(_delete, _DRAFTS, {"horizon": horizon})
     yield partial(_delete, _USAGE, {"horizon": usage_horizon, "limit": USAGE_LIMIT})
     yield partial(_delete, _REMINDERS, {"horizon": horizon})
-    yield _return_free_pages
 
 
-def _delete(statement: str, values: Mapping[str, object], connection: sqlite3.Connection) -> bool:
+def _delete(statement: str, values: Mapping[str, object], connection: Connection) -> bool:
     return connection.execute(statement, {**values, "chunk": CHUNK}).rowcount == CHUNK
 
 
-def _return_free_pages(connection: sqlite3.Connection) -> bool:
+def return_free_pages(connection: Connection) -> bool:
+    """Do one step of returning the space of deleted rows of a SQLite file."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     surplus = min(free - PAGES_KEPT, CHUNK)
     for _ in range(surplus):

@@ -1,28 +1,29 @@
-"""`Spool`: commits operations and runs queries, and `retry_while_full` repeats a commit while the disk is full."""
+"""`Spool`: commits operations and runs queries, and `retry_while_unavailable` repeats a commit that was not stored."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from gateway.aio import backoff_delays
 from gateway.contract import Address
-from gateway.private_files import delete_copies
+from gateway.database.connection import Connection
+from gateway.database.postgres import ConnectionOptions, PostgresConnection, describe
 from gateway.spool import deletion, queries, retention
-from gateway.spool.database import copy_database
-from gateway.spool.errors import SpoolBroken, SpoolFull, as_spool_error
+from gateway.spool.errors import SpoolBroken, SpoolUnavailable
+from gateway.spool.group_commit import GroupCommit, OnCommitted
 from gateway.spool.operations import AddToInbox, MarkSeen, Operation
+from gateway.spool.postgres_writer import PostgresWriter
 from gateway.spool.rows import InboxRow, RecoveredWork, ReminderRow, SpoolListing, Stats, UsageTotal
-from gateway.spool.writer import OnCommitted, Writer
+from gateway.spool.writer import DatabaseFileWriter, Writer
 
 _ENTRIES_PER_STEP = 500
 """Long reads and deletions run in steps, so that commits get their turn between two steps."""
@@ -38,21 +39,39 @@ class Spool:
     All calls take effect in the order in which they were made. Cancelling a caller does not take back its call.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, writer: Callable[..., GroupCommit] = Writer) -> None:
+        """`writer` makes the writer; it is called with `on_broken` and the path of the file."""
         self.path = path
         self.broken = asyncio.Event()
         """Set when nothing can be stored any more. The daemon has to stop with an error."""
         self.damaged_file: Path | None = None
         self.loss: str | None = None
         """A sentence for the operator if an earlier spool was lost, and its loss was reported in this run."""
-        self._writer = Writer(path, on_broken=self.broken.set)
+        self._writer = writer(path, on_broken=self.broken.set)
 
     @classmethod
-    async def open(cls, data_dir: Path) -> Spool:
+    async def open(cls, data_dir: Path) -> Self:
         """Open or create `spool.db`. Raises `CannotStart` if it cannot be used, or a newer version has written it."""
-        spool = cls(data_dir / "spool.db")
-        spool.damaged_file = await spool._writer.start()
-        return spool
+        return await cls(data_dir / "spool.db").start()
+
+    @classmethod
+    async def open_sqlite(cls, path: Path) -> Self:
+        """Open a SQLite database that has the sessions, too. Raises `CannotStart` if it cannot be used."""
+        return await cls(path, DatabaseFileWriter).start()
+
+    @classmethod
+    async def open_database(cls, url: str, data_dir: Path, **options: Unpack[ConnectionOptions]) -> Self:
+        """Open a PostgreSQL database that has the sessions, too, and take the lease for this data directory.
+
+        Raises `CannotStart` if it cannot be used or another gateway uses it, and `SpoolUnavailable` if it is away.
+        """
+        connect = partial(PostgresConnection, url, **options)
+        return await cls(data_dir / "spool.db", partial(PostgresWriter, connect, name=describe(url))).start()
+
+    async def start(self) -> Self:
+        """Open the database. Call this once, before anything else."""
+        self.damaged_file = await self._writer.start()
+        return self
 
     async def close(self) -> None:
         """Store everything that was committed before, and close the file. Later commits fail."""
@@ -79,6 +98,15 @@ class Spool:
         """The number of transactions. There are fewer than calls under load."""
         return self._writer.transactions
 
+    @property
+    def commit_seconds(self) -> float:
+        """The time that all transactions have taken together."""
+        return self._writer.commit_seconds
+
+    @property
+    def slow_commits(self) -> int:
+        return self._writer.slow_commits
+
     def busy_for(self) -> float:
         """Return for how many seconds the current transaction has been running."""
         return self._writer.busy_for()
@@ -86,7 +114,7 @@ class Spool:
     async def commit(self, *operations: Operation, on_done: OnCommitted | None = None, max_delay: float = 0.0) -> None:
         """Store all operations or none. Returns when they will survive a power cut.
 
-        Raises `CommitRefused` or `SpoolFull` if nothing of this call was stored; after `SpoolFull` the call can be
+        Raises `CommitRefused` or `SpoolUnavailable` if nothing of this call was stored; after the latter it can be
         retried. After `SpoolBroken` only the next start can tell. On a full disk, calls with an `AddToInbox` are
         refused first.
 
@@ -94,7 +122,7 @@ class Spool:
         `max_delay` the writer may wait that many seconds for other calls to share the fsync with.
         """
 
-        def apply(connection: sqlite3.Connection) -> None:
+        def apply(connection: Connection) -> None:
             for operation in operations:
                 operation.apply(connection)
 
@@ -103,7 +131,7 @@ class Spool:
 
     async def drain(self) -> None:
         """Wait until all earlier calls are stored or refused and their `on_done` was called."""
-        with suppress(SpoolFull, SpoolBroken):
+        with suppress(SpoolUnavailable, SpoolBroken):
             await self.commit()
 
     async def recover(self) -> RecoveredWork:
@@ -115,6 +143,8 @@ class Spool:
 
         A session with many entries comes in several parts, one after the other.
         """
+        if not self._writer.has_journal:
+            return
         session, after = "", -1
         while part := await self._writer.run(partial(queries.entries_after, session, after, _ENTRIES_PER_STEP)):
             yield part
@@ -125,7 +155,7 @@ class Spool:
 
         A crash between two steps leaves entries behind. The next flush deletes them.
         """
-        sessions = list(upto.items())
+        sessions = list(upto.items()) if self._writer.has_journal else []
         while sessions:
             step = partial(queries.drop_entries, sessions[:_ENTRIES_PER_STEP], _ENTRIES_PER_STEP)
             del sessions[: await self._writer.run(step)]
@@ -142,23 +172,19 @@ class Spool:
         """Remove the last copies of the text of deleted sessions, and return the keys of those that have none left.
 
         The others have replies that wait to be sent: call this again for them. Commits wait while it runs. Raises
-        `SpoolFull`, `SpoolBroken` or `OSError` if the text is not removed.
+        `SpoolUnavailable`, `SpoolBroken` or `OSError` if the text is not removed.
         """
         due = await self._writer.run(partial(deletion.to_purge, list(sessions)))
         if not due:
             return []
-        try:
-            await self._writer.run(partial(deletion.purge, self.path), in_transaction=False)
-        except sqlite3.Error as error:
-            raise as_spool_error(error) from error
-        await asyncio.to_thread(delete_copies, self.path, [session.encode() for session in due])
+        await self._writer.purge(due)
         return await self._writer.run(partial(deletion.end_deletions, due))
 
     async def delete_old_rows(
         self, now: datetime, *, keep: timedelta = timedelta(hours=48), max_seen: int = 200_000
     ) -> None:
         """Delete old events and finished rows, and return their space, in steps."""
-        for step in retention.steps(now, keep=keep, max_seen=max_seen):
+        for step in (*retention.steps(now, keep=keep, max_seen=max_seen), *self._writer.space_steps()):
             while await self._writer.run(step):
                 pass
 
@@ -209,24 +235,24 @@ class Spool:
         return await self._writer.run(queries.next_reminder)
 
     async def stats(self) -> Stats:
-        return await self._writer.run(partial(queries.stats, self.path))
+        return await self._writer.run(self._writer.stats)
 
     async def copy_to(self, path: Path) -> None:
         """Write everything committed so far to a new private file. Commits wait for it.
 
         Raises `OSError` or `sqlite3.Error` if it cannot be written, and leaves no file behind.
         """
-        await self._writer.run(partial(copy_database, path), in_transaction=False)
+        await self._writer.copy_to(path)
 
 
-async def retry_while_full(
+async def retry_while_unavailable(
     work: Callable[[], Awaitable[_T]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> _T:
-    """Repeat `work` with backoff while it raises `SpoolFull`, which means that none of it was stored."""
+    """Repeat `work` with backoff while it raises `SpoolUnavailable`, which means that none of it was stored."""
     waits: Iterator[float] | None = None
     while True:
         try:
             return await work()
-        except SpoolFull:
+        except SpoolUnavailable:
             waits = waits or backoff_delays()
             await sleep(next(waits))

@@ -1,5 +1,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from config import SessionSettings
 from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager, undo_last_turn
+from tests.sessions.engines import ENGINES, open_sessions, release_lease, storage_url
 
 SCOPE = "agent:main:web:direct:ann"
 ANN = Address(channel="web", kind=PeerKind.DIRECT, peer="ann")
@@ -39,21 +42,31 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test in every storage engine, unless it uses the files themselves."""
+    if "engine" in metafunc.fixturenames:
+        uses_files = "directory" in signature(metafunc.function).parameters
+        uses_files |= any(mark.name == "files_only" for mark in metafunc.definition.iter_markers())
+        engines = ENGINES[:1] if uses_files else ENGINES
+        metafunc.parametrize("engine", engines)
+
+
 @pytest.fixture
-async def open_manager(directory: Path) -> AsyncIterator[OpenManager]:
-    """Open managers on the same folder without closing the one before, as after a kill. All are closed at the end."""
-    opened: list[SessionManager] = []
+async def open_manager(engine: str, directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[OpenManager]:
+    """Open managers on the same sessions without closing the one before, as after a kill. All are closed at the end.
+
+    A database has one writer at a time, so there the one before can only be read from then on.
+    """
     clock = Clock()
+    url = storage_url(engine, directory.parent, lambda: request.getfixturevalue("database_url"))
+    async with AsyncExitStack() as opened:
 
-    async def open_one() -> SessionManager:
-        manager = await SessionManager.open(directory, SessionSettings(), clock)
-        opened.append(manager)
-        await manager.recover()
-        return manager
+        async def open_one() -> SessionManager:
+            if engine == "postgresql":
+                release_lease(request.getfixturevalue("postgres"), url)
+            return await opened.enter_async_context(open_sessions(url, directory.parent, SessionSettings(), clock))
 
-    yield open_one
-    for manager in opened:
-        await manager.close()
+        yield open_one
 
 
 @pytest.fixture

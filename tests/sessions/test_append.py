@@ -11,7 +11,7 @@ from config import SessionSettings
 from gateway.contract import Address, PeerKind
 from gateway.errors import Refused
 from gateway.sessions import SessionManager, entries
-from gateway.spool import OnCommitted, Operation, SpoolFull
+from gateway.spool import OnCommitted, Operation, SpoolUnavailable
 from tests.sessions.conftest import SCOPE
 
 
@@ -68,8 +68,8 @@ async def test_a_refused_append_leaves_no_gap_in_the_seq(sessions: SessionManage
     first = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="refused")]))
     second = asyncio.create_task(sessions.append(SCOPE, [entries.User(content="taken")]))
     async with asyncio.timeout(60):
-        (await journal.waiting.get()).set_exception(SpoolFull("full"))
-        with pytest.raises(SpoolFull):
+        (await journal.waiting.get()).set_exception(SpoolUnavailable("full"))
+        with pytest.raises(SpoolUnavailable):
             await first
         (await journal.waiting.get()).set_result(None)
         await second
@@ -149,8 +149,8 @@ async def test_a_session_whose_deletion_cannot_be_committed_stays(
     journal.is_slow = True
     deleting = asyncio.create_task(sessions.delete(active.key))
     async with asyncio.timeout(60):
-        (await journal.waiting.get()).set_exception(SpoolFull("full"))
-        with pytest.raises(SpoolFull):
+        (await journal.waiting.get()).set_exception(SpoolUnavailable("full"))
+        with pytest.raises(SpoolUnavailable):
             await deleting
     assert [each.key for each in sessions.list(SCOPE)] == [active.key, SCOPE]
     assert sessions.active(SCOPE) == active

@@ -17,7 +17,7 @@ from gateway.sessions import Leaving, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name, session_key
 from gateway.sessions.storage.archive import BLOCK
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 
 
@@ -351,7 +351,7 @@ async def test_every_session_that_leaves_passes_through_the_hook(directory: Path
 
 
 async def test_an_unfinished_archive_file_is_deleted_at_the_next_start(directory: Path) -> None:
-    disk = Disk(directory)
+    disk = FileStorage(directory)
     disk.prepare()
     (directory / "archive" / ".archiving-x").write_bytes(b"half")
     disk.prepare()

@@ -11,7 +11,7 @@ from gateway.sessions.cache import SessionCache
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
 from gateway.sessions.index import SessionIndex
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
 from tests.sessions.conftest import ANN, SCOPE
 from tests.sessions.samples import START
 
@@ -25,7 +25,9 @@ def make_cache(tmp_path: Path) -> Iterator[MakeCache]:
     thread = WorkerThread("test")
 
     def make(feed: SessionFeed | None = None, **limits: int) -> SessionCache:
-        return SessionCache(SessionIndex(), Disk(tmp_path), thread, lambda: START, feed or SessionFeed(), **limits)
+        return SessionCache(
+            SessionIndex(), FileStorage(tmp_path), thread, lambda: START, feed or SessionFeed(), **limits
+        )
 
     yield make
     thread.stop()

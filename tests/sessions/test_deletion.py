@@ -15,7 +15,7 @@ from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
-from gateway.spool import AddToOutbox, DeleteSession, Spool
+from gateway.spool import AddToOutbox, DeleteSession, DropEntries, Spool
 from tests.sessions.conftest import ANN, SCOPE, Clock
 
 
@@ -59,7 +59,7 @@ async def test_a_deletion_that_was_only_committed_is_finished_at_the_next_start(
     """The process dies after the commit and before it touches a file. The index still lists the session."""
     await start_sessions(tmp_path)
     async with await Spool.open(tmp_path) as spool:
-        await spool.commit(DeleteSession(session=SCOPE, scope=SCOPE))
+        await spool.commit(DeleteSession(session=SCOPE, scope=SCOPE), DropEntries(session=SCOPE))
     assert (tmp_path / "sessions/transcripts" / file_name(SCOPE)).exists()
     files = Files()
     async with opened(tmp_path, files) as (manager, spool):

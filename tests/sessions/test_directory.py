@@ -25,7 +25,7 @@ from gateway.sessions.index import read_clean
 from gateway.sessions.keys import derived_id, file_name, parse_key, session_key
 from gateway.sessions.session import NewSession
 from gateway.sessions.sorted_rows import MAX_BLOCK
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
 from gateway.sessions.transfer import readdress, split_lines
 from tests.sessions.conftest import ANN, Clock, OpenManager
 
@@ -448,7 +448,7 @@ class Machine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     async def _opened(self) -> SessionManager:
-        disk = Disk(Path(self.folder.name) / "sessions")
+        disk = FileStorage(Path(self.folder.name) / "sessions")
         disk.prepare()
         manager = SessionManager(disk, SessionSettings(backlog_limit=3), self._now)
         await manager.recover()

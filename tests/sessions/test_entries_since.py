@@ -1,12 +1,14 @@
 """The entries of a session after a seq, from the cache and from the file."""
 
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
 from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
+from gateway.sessions.keys import file_name
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
 
 
@@ -34,13 +36,13 @@ async def test_entries_after_a_seq_are_read_from_the_file(open_manager: OpenMana
         assert await seqs(manager, key, after) == list(range(after + 1, meta.seq + 1))
 
 
-async def test_entries_after_a_seq_are_read_from_the_cache(open_manager: OpenManager) -> None:
+async def test_entries_after_a_seq_are_read_from_the_cache(open_manager: OpenManager, directory: Path) -> None:
     manager = await open_manager()
     key = await fill(manager, 300, "hello")
     await manager.flush()
     meta = manager.find(key)
     assert meta is not None
-    manager._store.disk.path(key).unlink()  # noqa: SLF001 - nothing can be read from the file.
+    (directory / "transcripts" / file_name(key)).unlink()  # Nothing can be read from the file.
     assert await seqs(manager, key, 10) == list(range(11, meta.seq + 1))
 
 

@@ -153,12 +153,14 @@ async def test_fifty_tasks_lose_nothing_and_keep_their_order(
             assert own == [f"{name} {number}" for number in range(10)]
 
 
+@pytest.mark.files_only  # Without a journal, memory changes at once.
 async def test_concurrent_first_messages_start_one_session(manager: SessionManager) -> None:
     keys = await asyncio.gather(*(begin(manager) for _ in range(20)))
     assert set(keys) == {SCOPE}
     assert len(manager.list(SCOPE)) == 1
 
 
+@pytest.mark.files_only  # Without a journal, memory changes at once.
 async def test_entries_appended_during_a_load_are_included(manager: SessionManager, open_manager: OpenManager) -> None:
     key = await begin(manager)
     await manager.append(key, [e.User(content="before")])
@@ -171,6 +173,7 @@ async def test_entries_appended_during_a_load_are_included(manager: SessionManag
     assert said(await cold.load(key)) == ["before", "during"]
 
 
+@pytest.mark.files_only  # Without a journal, memory changes at once.
 async def test_a_cancelled_append_is_still_written(manager: SessionManager, open_manager: OpenManager) -> None:
     key = await begin(manager)
     task = asyncio.create_task(manager.append(key, [e.User(content="hi")]))

@@ -84,6 +84,7 @@ async def test_a_running_turn_cannot_restore_a_deleted_session(manager: SessionM
     assert numbers(manager) == [2]
 
 
+@pytest.mark.files_only  # In a database, the read may come before the deletion.
 async def test_a_session_deleted_while_it_is_being_read_stays_deleted(
     manager: SessionManager, open_manager: OpenManager
 ) -> None:
@@ -187,7 +188,36 @@ async def test_completing_an_idle_session_does_not_count_as_use(directory: Path)
     assert (await manager.sweep()).completed == (SCOPE,)
     after = manager.list(SCOPE)[1]
     assert (after.status, after.last_accessed) == (SessionStatus.COMPLETED, before.last_accessed)
+    assert (after.status_by, after.status_why) == ("gateway", "idle_timeout")
     assert (await manager.sweep()).completed == ()
+    await manager.close()
+
+
+async def test_older_entries_of_idle_sessions_do_not_count_as_use_either(directory: Path) -> None:
+    clock = Clock()
+    manager = await SessionManager.open(directory, SessionSettings(), clock)
+    await manager.recover()
+    await start(manager)
+    before = manager.list(SCOPE)[0]
+    clock.now += timedelta(minutes=20)
+    await manager.append(SCOPE, [e.Status(value=SessionStatus.COMPLETED, by="idle", why="No messages for a while.")])
+    assert manager.list(SCOPE)[0].last_accessed == before.last_accessed
+    await manager.close()
+
+
+async def test_sessions_of_an_agent_can_have_their_own_idle_time(directory: Path) -> None:
+    clock = Clock()
+    manager = await SessionManager.open(directory, SessionSettings(idle_minutes=60), clock)
+    await manager.recover()
+    for agent in ("main", "coder", "patient"):
+        await manager.start_new(SCOPE, agent=agent, origin=ANN)
+    minutes = {"coder": 30, "patient": 0}
+    clock.now += timedelta(minutes=40)
+    busy = await manager.sweep(is_busy=lambda _key: True, minutes_of_agents=minutes)
+    assert busy.completed == (), "a turn in progress is never idle"
+    assert (await manager.sweep(minutes_of_agents=minutes)).completed == (f"{SCOPE}#2",)
+    clock.now += timedelta(minutes=40)
+    assert (await manager.sweep(minutes_of_agents=minutes)).completed == (SCOPE,)
     await manager.close()
 
 

@@ -16,7 +16,7 @@ from gateway.errors import Refused
 from gateway.sessions import SessionManager, SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
 from gateway.sessions.keys import session_key
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
 from tests.sessions.conftest import ANN, Clock, undo
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     async def _opened(self) -> SessionManager:
-        disk = Disk(Path(self.folder.name) / "sessions")
+        disk = FileStorage(Path(self.folder.name) / "sessions")
         disk.prepare()
         manager = SessionManager(disk, SessionSettings(backlog_limit=LIMIT, max_messages=6), self.clock)
         await manager.recover()

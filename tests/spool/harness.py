@@ -1,9 +1,9 @@
 """Set-up shared by the tests of the spool."""
 
 import asyncio
-import sqlite3
 import threading
 
+from gateway.database.connection import Connection
 from gateway.spool import Spool
 
 
@@ -14,10 +14,15 @@ class WriterGate:
         self.reached = threading.Event()
         self.opened = threading.Event()
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __call__(self, connection: Connection) -> None:
         del connection
         self.reached.set()
         assert self.opened.wait(30)
+
+
+async def change(spool: Spool, statement: str) -> None:
+    """Spoil a row, as another version might have stored it."""
+    await spool._writer.run(lambda connection: connection.execute(statement))  # noqa: SLF001 - no operation does this
 
 
 async def held(spool: Spool, group: asyncio.TaskGroup) -> WriterGate:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.spool import AppendEntries, Spool, SpoolBroken, SpoolFull
+from gateway.spool import AppendEntries, Spool, SpoolBroken, SpoolUnavailable
 from tests.spool.samples import accept, send, take
 
 TASKS = 20
@@ -29,7 +29,7 @@ async def commit(spool: Spool, numbers: range) -> None:
                 AppendEntries(session=f"s{number % 7}", first_seq=number, lines=(b"%d\n" % number,)),
                 send(f"k{number}"),
             )
-        except SpoolFull:
+        except SpoolUnavailable:
             say("full")
         except SpoolBroken:
             say("broken")

@@ -101,10 +101,10 @@ async def test_a_damaged_file_is_renamed_and_a_new_one_created(tmp_path: Path, s
         assert len((await sound.recover()).inbox) == 1
 
 
-async def test_a_wal_without_its_database_is_renamed_too(spool: Spool, tmp_path: Path) -> None:
+async def test_a_wal_without_its_database_is_renamed_too(file_spool: Spool, tmp_path: Path) -> None:
     """As a start leaves it that was killed while it set the two aside."""
-    await spool.commit(accept())
-    directory = copied(spool.path, tmp_path / "cut")
+    await file_spool.commit(accept())
+    directory = copied(file_spool.path, tmp_path / "cut")
     (directory / "spool.db").unlink()
     with capture_logs():
         again = await Spool.open(directory)
@@ -160,15 +160,15 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
-async def test_a_wal_cut_anywhere_recovers_all_synced_commits(spool: Spool, tmp_path: Path, share: float) -> None:
+async def test_a_wal_cut_anywhere_recovers_all_synced_commits(file_spool: Spool, tmp_path: Path, share: float) -> None:
     """A power cut can lose what was written after the last sync, and nothing before it."""
-    log = spool.path.with_name("spool.db-wal")
-    await spool.recover()  # What was asked for before has been done: the log has its length.
+    log = file_spool.path.with_name("spool.db-wal")
+    await file_spool.recover()  # What was asked for before has been done: the log has its length.
     sizes = [_written(log)]
     for number in range(30):
-        await spool.commit(SetFact(name="last", value=str(number)))
+        await file_spool.commit(SetFact(name="last", value=str(number)))
         sizes.append(_written(log))
-    directory = copied(spool.path, tmp_path / "cut")
+    directory = copied(file_spool.path, tmp_path / "cut")
     cut = int(sizes[0] + (sizes[-1] - sizes[0]) * share)
     os.truncate(directory / log.name, cut)
     async with await Spool.open(directory) as again:
@@ -183,12 +183,12 @@ def _written(log: Path) -> int:
     return head + -(-(len(log.read_bytes().rstrip(b"\0")) - head) // frame) * frame
 
 
-async def test_the_wal_is_preallocated(spool: Spool) -> None:
-    await spool.recover()
-    log = spool.path.with_name("spool.db-wal")
+async def test_the_wal_is_preallocated(file_spool: Spool) -> None:
+    await file_spool.recover()
+    log = file_spool.path.with_name("spool.db-wal")
     before = log.stat().st_size
     for number in range(100):
-        await spool.commit(SetFact(name="last", value=str(number)))
+        await file_spool.commit(SetFact(name="last", value=str(number)))
     assert log.stat().st_size == before, "a commit need not write down a new one"
 
 

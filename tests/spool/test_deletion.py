@@ -11,6 +11,7 @@ from gateway.contract import Quote
 from gateway.spool import (
     AppendEntries,
     DeleteSession,
+    DropEntries,
     InboxState,
     MarkDead,
     MarkDelivered,
@@ -41,7 +42,6 @@ async def talk(spool: Spool, *, turns: int = 1) -> None:
         asked = replace(inbound("a xylophone", f"e{turn}"), quotes=Quote(author="bob", text="xylophone"))
         await spool.commit(
             replace(accept(turn), inbound=asked, is_started=True),
-            AppendEntries(session="s#2", first_seq=2 * number + 1, lines=(b"xylophone", b"a xylophone" * 50)),
         )
         await spool.commit(
             SetInboxState(turn=turn, state=InboxState.ANSWERED), replace(send(turn, "your xylophone"), turn=turn)
@@ -50,7 +50,7 @@ async def talk(spool: Spool, *, turns: int = 1) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_purge_leaves_no_copy_of_the_text_in_any_file(spool: Spool, seed: int) -> None:
+async def test_a_purge_leaves_no_copy_of_the_text_in_any_file(file_spool: Spool, seed: int) -> None:
     """Rows of other sessions move rows of this one from page to page, so that SQLite leaves copies in the gaps."""
     chance = random.Random(seed)  # noqa: S311 - the same text for the same seed
     for number in range(300):
@@ -58,32 +58,32 @@ async def test_a_purge_leaves_no_copy_of_the_text_in_any_file(spool: Spool, seed
         word = "xylophone" if session == "s#2" else "trumpet"
         text = word + os.urandom(chance.randrange(20, 700)).hex()
         turn = f"t{number}"
-        await spool.commit(
+        await file_spool.commit(
             replace(accept(turn), inbound=inbound(text, turn), scope=session[0], session=session),
             AppendEntries(session=session, first_seq=number + 1, lines=(text.encode(),)),
             replace(send(turn, text), turn=turn),
             SetInboxState(turn=turn, state=InboxState.ANSWERED),
         )
         if number % 20 == 0:
-            await spool.drop_entries({"s#2": number - 5, "r#1": number})
+            await file_spool.drop_entries({"s#2": number - 5, "r#1": number})
         if number % 3 == 0:
-            await spool.commit(MarkDelivered(key=turn, receipt=RECEIPT, at=NOW))
-    assert traces(spool.path)
-    undelivered = [row.key for row in (await spool.listing()).outbox]
-    await spool.commit(*(MarkDelivered(key=key, receipt=RECEIPT, at=NOW) for key in undelivered))
-    await spool.commit(DELETION)
-    assert await spool.purge(["s#2"]) == ["s#2"]
-    assert traces(spool.path) == {}
-    assert b"trumpet" in spool.path.read_bytes(), "other sessions keep their text"
-    assert await spool.deletions() == []
+            await file_spool.commit(MarkDelivered(key=turn, receipt=RECEIPT, at=NOW))
+    assert traces(file_spool.path)
+    undelivered = [row.key for row in (await file_spool.listing()).outbox]
+    await file_spool.commit(*(MarkDelivered(key=key, receipt=RECEIPT, at=NOW) for key in undelivered))
+    await file_spool.commit(DELETION, DropEntries(session="s#2"))
+    assert await file_spool.purge(["s#2"]) == ["s#2"]
+    assert traces(file_spool.path) == {}
+    assert b"trumpet" in file_spool.path.read_bytes(), "other sessions keep their text"
+    assert await file_spool.deletions() == []
 
 
-async def test_copies_of_the_spool_that_name_the_session_are_deleted_with_it(spool: Spool) -> None:
+async def test_copies_of_the_spool_that_name_the_session_are_deleted_with_it(file_spool: Spool) -> None:
     for name, text in {"corrupt-1": "s#2", "version-3": "s#2", "version-2": "another"}.items():
-        spool.path.with_name(f"spool.db.{name}").write_text(text)
-    await spool.commit(DELETION)
-    await spool.purge(["s#2"])
-    left = {path.name for path in spool.path.parent.glob("spool.db.*")}
+        file_spool.path.with_name(f"spool.db.{name}").write_text(text)
+    await file_spool.commit(DELETION)
+    await file_spool.purge(["s#2"])
+    left = {path.name for path in file_spool.path.parent.glob("spool.db.*")}
     assert left == {"spool.db.version-2"}
 
 
@@ -151,4 +151,4 @@ async def test_a_delivered_reply_is_kept_without_its_text(spool: Spool) -> None:
     ((state, message),) = await spool._writer.run(  # noqa: SLF001 - the text is not shown anywhere
         lambda connection: connection.execute("SELECT state, message FROM outbox").fetchall()
     )
-    assert (state, message) == (OutboxState.DELIVERED, "{}")
+    assert (state, message) in [(OutboxState.DELIVERED, "{}"), (OutboxState.DELIVERED, b"{}")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.spool import AppendEntries, InboxState, SetFact, SetInboxState, Spool, SpoolFull, StartTurn
+from gateway.spool import AppendEntries, InboxState, SetFact, SetInboxState, Spool, SpoolUnavailable, StartTurn
 from tests.disks import small_disk
 from tests.spool.samples import accept, send, take
 
@@ -33,7 +33,7 @@ async def accepted_until_full(spool: Spool) -> int:
     for number in range(10_000):
         try:
             await spool.commit(take(f"e{number}"), accept(f"t{number}", text="x" * 1_000))
-        except SpoolFull:
+        except SpoolUnavailable:
             return number
     raise AssertionError("the disk did not get full")
 
@@ -47,7 +47,7 @@ async def test_a_full_disk_refuses_intake_and_lets_accepted_work_finish(disk: Pa
             assert spool.trouble is not None
             await spool.commit(StartTurn(turn="first"), AppendEntries(session="s", first_seq=1, lines=(b"said\n",)))
             await spool.commit(send("answer"), SetInboxState(turn="first", state=InboxState.ANSWERED))
-            with pytest.raises(SpoolFull):
+            with pytest.raises(SpoolUnavailable):
                 await spool.commit(take("late"), accept("late"))
             ballast.unlink()
             await spool.commit(take("late"), accept("late"))
@@ -66,7 +66,7 @@ async def test_everything_waits_when_the_reserve_is_used_up(disk: Path) -> None:
         await accepted_until_full(spool)
         again = fill_rest(disk)
         stored = await noted_until_full(spool)
-        with pytest.raises(SpoolFull):
+        with pytest.raises(SpoolUnavailable):
             await spool.commit(SetFact(name="big", value="x" * 100_000))
         again.unlink()
         await spool.commit(SetFact(name="big", value="x" * 100_000))
@@ -86,7 +86,7 @@ async def noted_until_full(spool: Spool) -> int:
     for seq in range(10_000):
         try:
             await spool.commit(AppendEntries(session="s", first_seq=seq, lines=(b"x" * 10_000,)))
-        except SpoolFull:
+        except SpoolUnavailable:
             return seq
     raise AssertionError("the disk did not get full")
 
@@ -99,7 +99,7 @@ async def test_a_disk_full_at_the_start_refuses_intake_until_there_is_room(disk:
     with capture_logs():
         async with await Spool.open(disk) as spool:
             assert [row.turn for row in (await spool.recover()).inbox] == ["first"]
-            with pytest.raises(SpoolFull):
+            with pytest.raises(SpoolUnavailable):
                 await spool.commit(take("late"), accept("late"))
             ballast.unlink()
             await spool.commit(take("late"), accept("late"))

@@ -1,4 +1,3 @@
-import sqlite3
 from itertools import product
 
 import pytest
@@ -29,6 +28,7 @@ from gateway.spool import (
 )
 from gateway.spool.rows import INBOX_MOVES, OUTBOX_MOVES
 from tests.spool.conftest import Crash
+from tests.spool.harness import change
 from tests.spool.samples import HOUR, NOW, RECEIPT, accept, inbound, outbound, send, take
 
 INBOX_PATHS: dict[InboxState, list[Operation]] = {
@@ -177,44 +177,44 @@ async def test_a_dead_reply_is_listed_and_can_be_retried_in_its_place(spool: Spo
     assert [row.key for row in (await spool.recover()).outbox] == ["k1", "k2"]
 
 
-async def test_entries_appended_twice_are_stored_once(spool: Spool) -> None:
-    await spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"b\n")))
-    await spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n", b"c\n")))
-    assert [part async for part in spool.unflushed_entries()] == [("s", [(1, b"a\n"), (2, b"b\n"), (3, b"c\n")])]
+async def test_entries_appended_twice_are_stored_once(file_spool: Spool) -> None:
+    await file_spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"b\n")))
+    await file_spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n", b"c\n")))
+    assert [part async for part in file_spool.unflushed_entries()] == [("s", [(1, b"a\n"), (2, b"b\n"), (3, b"c\n")])]
 
 
-async def test_different_bytes_for_a_seq_refuse_the_whole_commit(spool: Spool) -> None:
-    await spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n",)))
+async def test_different_bytes_for_a_seq_refuse_the_whole_commit(file_spool: Spool) -> None:
+    await file_spool.commit(AppendEntries(session="s", first_seq=2, lines=(b"b\n",)))
     with pytest.raises(Conflict):
-        await spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"x\n", b"c\n")))
-    assert [part async for part in spool.unflushed_entries()] == [("s", [(2, b"b\n")])]
+        await file_spool.commit(AppendEntries(session="s", first_seq=1, lines=(b"a\n", b"x\n", b"c\n")))
+    assert [part async for part in file_spool.unflushed_entries()] == [("s", [(2, b"b\n")])]
 
 
-async def test_many_entries_come_in_parts_and_in_order(spool: Spool) -> None:
+async def test_many_entries_come_in_parts_and_in_order(file_spool: Spool) -> None:
     lines = tuple(b"%d\n" % number for number in range(1_200))
-    await spool.commit(*(AppendEntries(session=session, first_seq=0, lines=lines) for session in ("b", "a")))
-    parts = [part async for part in spool.unflushed_entries()]
+    await file_spool.commit(*(AppendEntries(session=session, first_seq=0, lines=lines) for session in ("b", "a")))
+    parts = [part async for part in file_spool.unflushed_entries()]
     assert max(len(entries) for _, entries in parts) < 1_200
     for session in ("a", "b"):
         assert [entry for name, entries in parts if name == session for entry in entries] == list(enumerate(lines))
     assert [name for name, _ in parts] == sorted(name for name, _ in parts)
 
 
-async def test_flushed_entries_are_dropped(spool: Spool) -> None:
+async def test_flushed_entries_are_dropped(file_spool: Spool) -> None:
     for session in ("a", "b"):
-        await spool.commit(AppendEntries(session=session, first_seq=1, lines=(b"1\n", b"2\n", b"3\n")))
-    await spool.drop_entries({"a": 2, "b": 3, "c": 9})
-    assert [part async for part in spool.unflushed_entries()] == [("a", [(3, b"3\n")])]
+        await file_spool.commit(AppendEntries(session=session, first_seq=1, lines=(b"1\n", b"2\n", b"3\n")))
+    await file_spool.drop_entries({"a": 2, "b": 3, "c": 9})
+    assert [part async for part in file_spool.unflushed_entries()] == [("a", [(3, b"3\n")])]
 
 
-async def test_many_entries_are_dropped_in_several_steps(spool: Spool) -> None:
+async def test_many_entries_are_dropped_in_several_steps(file_spool: Spool) -> None:
     sessions = [f"s{number}" for number in range(3)]
     lines = tuple(b"%d\n" % number for number in range(1_000))
-    await spool.commit(*(AppendEntries(session=session, first_seq=1, lines=lines) for session in sessions))
-    before = spool.transactions
-    await spool.drop_entries(dict.fromkeys(sessions, 999))
-    assert spool.transactions > before + 3
-    assert [part async for part in spool.unflushed_entries()] == [
+    await file_spool.commit(*(AppendEntries(session=session, first_seq=1, lines=lines) for session in sessions))
+    before = file_spool.transactions
+    await file_spool.drop_entries(dict.fromkeys(sessions, 999))
+    assert file_spool.transactions > before + 3
+    assert [part async for part in file_spool.unflushed_entries()] == [
         (session, [(1_000, lines[-1])]) for session in sessions
     ]
 
@@ -235,12 +235,12 @@ async def test_facts_are_kept_until_they_are_deleted(spool: Spool, crash: Crash)
 
 async def test_unreadable_rows_become_dead_and_are_kept(spool: Spool, crash: Crash) -> None:
     await spool.commit(accept("t1"), accept("t2"), send("k1"), send("k2"))
-    await spool.close()
-    with sqlite3.connect(spool.path) as database:
-        database.execute("UPDATE inbox SET inbound = '{\"newer\": true}' WHERE turn = 't1'")
-        database.execute("UPDATE outbox SET state = 'held' WHERE key = 'k1'")
-        database.execute("UPDATE outbox SET message = 'garbage' WHERE key = 'k2'")
-    database.close()
+    for statement in (
+        "UPDATE inbox SET inbound = '{\"newer\": true}' WHERE turn = 't1'",
+        "UPDATE outbox SET state = 'held' WHERE key = 'k1'",
+        "UPDATE outbox SET message = 'garbage' WHERE key = 'k2'",
+    ):
+        await change(spool, statement)
     opened = await crash()
     found = await opened.recover()
     assert [row.turn for row in found.inbox] == ["t2"]

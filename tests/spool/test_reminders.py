@@ -1,6 +1,4 @@
-import sqlite3
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +15,7 @@ from gateway.spool import (
     WrongState,
 )
 from tests.spool.conftest import Crash
+from tests.spool.harness import change
 from tests.spool.samples import ANN, HOUR, NOW, send
 
 ABOUT = ReminderContent(address=ANN, maker=Sender(id="ann", name="Änn"), text="call mum", guild="g")
@@ -86,12 +85,8 @@ async def test_reminders_are_limited_per_scope_and_in_total(spool: Spool) -> Non
     await spool.commit(CancelReminder(id="r1", at=NOW), appoint("r4"))
 
 
-async def test_unreadable_reminders_do_not_block_others(tmp_path: Path) -> None:
-    async with await Spool.open(tmp_path) as spool:
-        await spool.commit(appoint("bad"), appoint("good"))
-    with sqlite3.connect(tmp_path / "spool.db") as connection:
-        connection.execute("UPDATE reminders SET about = '{' WHERE id = 'bad'")
-    connection.close()
-    async with await Spool.open(tmp_path) as spool:
-        assert [row.id for row in await spool.due_reminders(NOW, limit=1)] == ["good"]
-        assert [row.id for row in await spool.reminders("s")] == ["good"]
+async def test_unreadable_reminders_do_not_block_others(spool: Spool) -> None:
+    await spool.commit(appoint("bad"), appoint("good"))
+    await change(spool, "UPDATE reminders SET about = '{' WHERE id = 'bad'")
+    assert [row.id for row in await spool.due_reminders(NOW, limit=1)] == ["good"]
+    assert [row.id for row in await spool.reminders("s")] == ["good"]

@@ -109,11 +109,11 @@ async def test_drafts_of_finished_turns_are_deleted(spool: Spool) -> None:
     assert set((await spool.recover()).drafts) == {"open"}
 
 
-async def test_the_space_of_deleted_rows_is_returned(spool: Spool) -> None:
+async def test_the_space_of_deleted_rows_is_returned(file_spool: Spool) -> None:
     lines = tuple(b"x" * 10_000 for _ in range(200))
     for start in range(0, 2_000, 200):
-        await spool.commit(AppendEntries(session="s", first_seq=start, lines=lines))
-    await spool.drop_entries({"s": 2_000})
-    await spool.delete_old_rows(NOW)
-    await spool.close()
-    assert spool.path.stat().st_size < 6_000_000
+        await file_spool.commit(AppendEntries(session="s", first_seq=start, lines=lines))
+    await file_spool.drop_entries({"s": 2_000})
+    await file_spool.delete_old_rows(NOW)
+    await file_spool.close()
+    assert file_spool.path.stat().st_size < 6_000_000

@@ -7,8 +7,10 @@ the transcript as it was. So a list needs only the first block of each file, and
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
 from typing import NamedTuple
@@ -28,6 +30,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 ARCHIVE_VERSION = 1
 BLOCK = 256 * 1024
+FILES_PER_SWEEP = 500
 
 _UNFINISHED = ".archiving-"
 _NAME = re.compile(r"([1-9][0-9]{0,17})\.(.+\.jsonl)\.gz")
@@ -69,11 +72,13 @@ class ArchiveFiles:
     def __init__(self, root: Path, fsync: Fsync = os.fsync) -> None:
         self.root = root
         self.keys_by_id: dict[bytes, str] = {}
-        """By `packed_id`, the sessions that were archived since the start, and those that `read_ids` has found.
+        """By `packed_id`, the sessions that were archived since the start, and those that `find_by_id` has found.
 
         Some may have been restored or deleted since.
         """
         self._fsync = fsync
+        self._are_ids_known = False
+        self._unswept: Iterator[ArchivedName] | None = None
 
     def prepare(self) -> None:
         """Create the folder, and delete files that were incomplete when the last run ended."""
@@ -159,13 +164,48 @@ class ArchiveFiles:
             log.warning("archived_session_unreadable", file=path.name, reason=str(error))
             return None
 
-    def read_ids(self, names: Iterable[ArchivedName]) -> None:
-        """Read the ids of these sessions into `keys_by_id`."""
-        for name in names:
+    def find_by_id(self, session_id: str) -> ArchivedSession | None:
+        """Return the session with this id. The first call reads a block of each file."""
+        packed = packed_id(session_id)
+        for _ in range(2):
+            if not self._are_ids_known:
+                self._read_ids()
+                self._are_ids_known = True
+            key = self.keys_by_id.get(packed)
+            if key is None:
+                return None
+            found = read_with_id(self.path(key))
+            if found is not None:
+                return found if found.state.id == session_id else None
+            # It was restored or deleted. A move may have archived it under another key before.
+            self.keys_by_id.pop(packed, None)
+            self._are_ids_known = False
+        return None
+
+    def _read_ids(self) -> None:
+        for name in self.names():
             session = read_with_id(self.path_of(name))
             # A damaged archive may contain a session that belongs elsewhere.
             if session is not None and self.path(session.key) == self.path_of(name):
                 self.keys_by_id.setdefault(packed_id(session.state.id), session.key)
+
+    def contains(self, key: str) -> bool:
+        """Return True if there is a file of a session, even a damaged one."""
+        return self.path(key).exists()
+
+    def transcript_names(self) -> list[str]:
+        """Return the names that the transcripts of all sessions had."""
+        return [name.transcript for name in self.names()]
+
+    def expired(self, before: datetime) -> list[str]:
+        """Return keys of sessions that were archived before that time. Each call looks at the next files only."""
+        if self._unswept is None:
+            self._unswept = self.names()
+        names = list(islice(self._unswept, FILES_PER_SWEEP))
+        if len(names) < FILES_PER_SWEEP:
+            self._unswept = None
+        found = (self.read_if_sound(self.path_of(name)) for name in names)
+        return [session.key for session in found if session is not None and session.archived_at < before]
 
     def any_in_folder(self, folder: str) -> ArchivedSession | None:
         """Return one session of a folder. It tells which scope the folder belongs to."""

@@ -29,6 +29,7 @@ from gateway.sessions.entries import (
     System,
     Title,
     ToolResult,
+    ToolUpdate,
     ToolUse,
     TurnEnd,
     Undo,
@@ -59,6 +60,7 @@ _Known = (
     | System
     | ToolUse
     | ToolResult
+    | ToolUpdate
     | SentFile
     | Plan
     | Approval

@@ -139,7 +139,7 @@ class Disk:
         # Bytes that the disk has refused so far.
         self.waiting = 0
         self.is_marked_clean = True
-        self._directory = directory
+        self.directory = directory
         self._writers = BoundedDict[str, TranscriptWriter](MAX_OPEN_FILES, on_drop=lambda _, writer: writer.close())
         self._backlogs: dict[str, _Backlog] = {}
         self._unsynced = UnsyncedBytes()
@@ -154,12 +154,12 @@ class Disk:
 
     def prepare(self) -> None:
         """Create the folders. Take away the access of other users, and remove temporary files of a killed daemon."""
-        prepare_private_folder(self._directory)
+        prepare_private_folder(self.directory)
         prepare_private_folder(self.transcripts)
         self.archive.prepare()
         with suppress(OSError), opened(self.index_path):
             pass
-        for leftover in self._directory.glob(f".{self.index_path.stem}.*"):  # Of the index and of its clean mark.
+        for leftover in self.directory.glob(f".{self.index_path.stem}.*"):  # Of the index and of its clean mark.
             with suppress(IsADirectoryError):
                 leftover.unlink()
 
@@ -283,7 +283,7 @@ class Disk:
         arrival.place(self.path(key))
         self._new_names.add(key)
 
-    def place_durably(self, key: str, arrival: ImportFile) -> None:
+    def place_and_sync(self, key: str, arrival: ImportFile) -> None:
         """Move a transcript that comes from the archive to its place, and fsync the folder."""
         # A transcript that could not be deleted when the session was archived is in the way.
         self.path(key).unlink(missing_ok=True)

@@ -5,7 +5,7 @@ deletion of a session removes the last copies of its text.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -17,10 +17,12 @@ from gateway.aio import WorkerThread
 from gateway.private_files import delete_copies
 from gateway.sessions import index
 from gateway.sessions.index import EncodedScope, IndexSnapshot, SessionIndex
+from gateway.sessions.keys import file_name
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.journal import Journal
-from gateway.spool import SpoolBroken, SpoolFull
+from gateway.sessions.storage.search_index import SearchIndex
+from gateway.spool import SpoolBroken, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -32,7 +34,12 @@ class Flusher:
     """
 
     def __init__(
-        self, disk: Disk, session_index: SessionIndex, disk_thread: WorkerThread, journal: Journal | None
+        self,
+        disk: Disk,
+        session_index: SessionIndex,
+        disk_thread: WorkerThread,
+        journal: Journal | None,
+        search_index: SearchIndex,
     ) -> None:
         # By session, the highest seq that the journal has and that was handed to the disk since the last flush.
         self.unflushed: dict[str, int] = {}
@@ -46,6 +53,9 @@ class Flusher:
         self._index = session_index
         self._disk_thread = disk_thread
         self._sync_thread = WorkerThread("sessions-sync")
+        # The search index has a thread of its own, because building it takes long.
+        self._search_thread = WorkerThread("sessions-search")
+        self._search_index = search_index
         self._journal = journal
         self._flushing = asyncio.Lock()
         self._is_index_outdated = False
@@ -83,24 +93,36 @@ class Flusher:
                 self.unflushed = {**unflushed, **self.unflushed}
             elif unpurged:
                 await self._purge(unpurged)
+            self._update_search_index(flushed.names)
 
     async def _drop_entries(self, unflushed: Mapping[str, int]) -> bool:
         if self._journal is None or not unflushed:
             return True
         try:
             await self._journal.drop_entries(unflushed)
-        except SpoolFull:
+        except SpoolUnavailable:
             log.debug("journal_not_shortened", sessions=len(unflushed))
             return False
         return True
+
+    def _update_search_index(self, names: Sequence[str]) -> None:
+        update: Callable[[], None]
+        if not self._search_index.is_complete:
+            update = self._search_index.update_all
+        elif names:
+            update = partial(self._search_index.update, names)
+        else:
+            return
+        self._search_thread.post(update, lambda error: log.error("search_index_failed", reason=str(error)))
 
     async def _purge(self, deleted: frozenset[str]) -> None:
         """Remove the last copies of the text of deleted sessions. Neither a file nor the index has it any more."""
         try:
             names = [key.encode() for key in deleted]
             await self._sync_thread.submit(delete_copies, self._disk.index_path, names)
+            await self._sync_thread.submit(self._search_index.purge, [file_name(key) for key in deleted])
             self.unpurged -= set(deleted if self._journal is None else await self._journal.purge(deleted))
-        except (OSError, SpoolFull, SpoolBroken) as error:  # The next flush tries again.
+        except (OSError, SpoolUnavailable, SpoolBroken) as error:  # The next flush tries again.
             log.warning("deleted_text_not_purged", sessions=len(deleted), reason=str(error))
 
     def _write_files(self, snapshot: IndexSnapshot | None, undeleted: frozenset[str]) -> "_Flushed":
@@ -135,7 +157,8 @@ class Flusher:
         if before and not disk.trouble:
             log.info("flush_recovered")
         is_complete = trouble is None and disk.trouble is None
-        return _Flushed(encoded=encoded, is_index_written=is_written, is_complete=is_complete)
+        flushed = [path.name for path in paths.values()]
+        return _Flushed(encoded=encoded, is_index_written=is_written, is_complete=is_complete, names=flushed)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[Mapping[str, int]]:
@@ -177,7 +200,9 @@ class Flusher:
             await self._sync_thread.submit(self._mark_clean, self._index.session_count)
 
     def stop(self) -> None:
-        """End the thread. This blocks."""
+        """End the threads. This blocks."""
+        self._search_index.close()
+        self._search_thread.stop()
         self._sync_thread.stop()
 
     def _mark_clean(self, session_count: int) -> None:
@@ -195,6 +220,8 @@ class _Flushed(NamedTuple):
     is_index_written: bool
     is_complete: bool
     """Everything that was handed to the disk before the flush is durable."""
+    names: Sequence[str]
+    """The file names of the transcripts that have changed."""
 
 
 def _all_scopes(snapshot: IndexSnapshot, changed: Mapping[str, EncodedScope]) -> Iterator[tuple[str, EncodedScope]]:

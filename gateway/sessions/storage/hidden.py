@@ -1,14 +1,15 @@
 """Finds sessions that no message gets to any more, because the settings that form the scopes have changed."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 
 from msgspec import Struct
 
-from config import Settings
+from config import Settings, StorageEngine
 from gateway.private_files import read_private
 from gateway.routing import is_reachable
 from gateway.sessions import index
+from gateway.sessions.storage.reader import open_reader
 
 
 class HiddenSessions(Struct, frozen=True, kw_only=True):
@@ -30,16 +31,28 @@ class HiddenSessions(Struct, frozen=True, kw_only=True):
 
 
 def read_hidden_sessions(settings: Settings) -> HiddenSessions:
-    """Look into the index file, whether a daemon is running or not. Without a usable index, nothing is hidden."""
-    path: Path = settings.gateway.data_dir / "sessions" / "index.json"
+    """Look into the index, whether a daemon is running or not. Without a usable index, nothing is hidden."""
     try:
-        scopes = index.decode(read_private(path)).scopes
+        found = dict(_in_file(settings) if settings.storage.engine is StorageEngine.FILES else _in_rows(settings))
     except (OSError, ValueError, RecursionError):
         return HiddenSessions(by_scope={})
     return HiddenSessions(
         by_scope={
-            name: len(scope.sessions) + scope.archived
-            for name, scope in scopes.items()
-            if (scope.sessions or scope.archived) and not is_reachable(settings, name)
+            scope: sessions for scope, sessions in found.items() if sessions and not is_reachable(settings, scope)
         }
     )
+
+
+def _in_file(settings: Settings) -> Iterable[tuple[str, int]]:
+    scopes = index.decode(read_private(settings.gateway.data_dir / "sessions" / "index.json")).scopes
+    return ((name, len(scope.sessions) + scope.archived) for name, scope in scopes.items())
+
+
+def _in_rows(settings: Settings) -> Iterable[tuple[str, int]]:
+    with closing(open_reader(settings.storage)) as connection:
+        has_tables = "SELECT to_regclass('session') IS NOT NULL"
+        if settings.storage.engine is StorageEngine.SQLITE:
+            has_tables = "SELECT count(*) FROM sqlite_master WHERE name = 'session'"
+        if not connection.execute(has_tables).fetchone()[0]:
+            return []
+        return connection.execute("SELECT scope, count(*) FROM session GROUP BY scope").fetchall()

@@ -1,16 +1,15 @@
 """Word search in transcripts: newest first, limited in bytes and time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from gateway.sessions.entries import Assistant, User
 from gateway.sessions.storage.codec import DamagedEntry, decode
-from gateway.sessions.storage.transcript import lines_backwards
 from gateway.text import excerpt
 
 SNIPPET_WIDTH = 120
@@ -21,6 +20,20 @@ LINES_PER_SLICE = 64
 
 # Seconds to sleep after each slice. Without it, the event loop would wait 5 ms for the interpreter each time.
 SLICE_PAUSE = 0.00005
+
+MAX_MATCHES = 1_000
+"""Messages that one query of an index finds. If there are more, the sessions are searched one by one."""
+MAX_TRIGRAMS = 8
+"""Trigrams of a word that are looked up. The rest of the word is compared with the few messages that have these."""
+ROWS_PER_STEP = 32
+
+SEARCHED_TYPES = ("user", "assistant")
+"""The types of the entries that are searched."""
+
+
+def fold(text: str) -> str:
+    """Return a text as it is compared: without case, and without NUL characters, which databases cannot have."""
+    return text.casefold().replace("\0", "\ufffd")
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -41,13 +54,13 @@ class SearchResult(Struct, frozen=True, kw_only=True):
     stopped_early: bool
 
 
-class SearchedFile(Struct, frozen=True, kw_only=True):
-    """The transcript of the session `key`."""
+class SearchedSession(Struct, frozen=True, kw_only=True):
+    """A session and its lines, the last one first."""
 
-    path: Path
     key: str
     number: int
     title: str
+    lines: Iterator[bytes]
 
 
 class SearchDeadline:
@@ -74,15 +87,55 @@ class SearchDeadline:
         return self._is_abandoned or now > self._deadline
 
 
+class _Message(Struct):
+    type: str
+    content: Raw = Raw()
+
+
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+def searched_text(line: bytes) -> str | None:
+    """Return the folded text of a line that is searched."""
+    try:
+        message = _decode_message(line)
+    except (ValueError, RecursionError):
+        return None
+    return folded_content(message.type, message.content)
+
+
+def folded_content(kind: str, content: Raw) -> str | None:
+    """Return the folded text of an entry, by its type and its field `content`. None: it is not searched."""
+    if kind not in SEARCHED_TYPES or not content:
+        return None
+    text = msgspec.json.decode(content)
+    return fold(text) if isinstance(text, str) and text else None
+
+
+def trigrams(word: str) -> list[str]:
+    """Return the trigrams of a folded word. One that is shorter has none."""
+    return list(dict.fromkeys(word[start : start + 3] for start in range(len(word) - 2)))
+
+
+def match_all(words: Sequence[str]) -> str:
+    """Return the query of FTS5 for messages with trigrams of all words. Empty: the words are too short to have any."""
+    found: dict[str, None] = {}
+    for word in words:
+        grams = trigrams(word)
+        step = max(1.0, (len(grams) - 1) / (MAX_TRIGRAMS - 1))
+        found |= dict.fromkeys(grams[round(number * step)] for number in range(min(len(grams), MAX_TRIGRAMS)))
+    return " AND ".join('"' + trigram.replace('"', '""') + '"' for trigram in found)
+
+
 def search(
-    files: Sequence[SearchedFile], words: Sequence[str], *, limit: int, max_bytes: int, deadline: SearchDeadline
+    sessions: Iterable[SearchedSession], words: Sequence[str], *, limit: int, max_bytes: int, deadline: SearchDeadline
 ) -> SearchResult:
     """Find the messages that contain all `words`, ignoring case."""
-    wanted = [word.casefold() for word in words if word]
+    wanted = [fold(word) for word in words if word]
     hits: list[Hit] = []
     if not wanted:
         return SearchResult(hits=(), stopped_early=False)
-    for number, (file, line) in enumerate(_lines(files)):
+    for number, (session, line) in enumerate(_lines(sessions)):
         if number % LINES_PER_SLICE == 0:
             sleep(SLICE_PAUSE)
         max_bytes -= len(line)
@@ -94,7 +147,7 @@ def search(
             continue
         if not isinstance(entry, User | Assistant):
             continue
-        folded = entry.content.casefold()
+        folded = fold(entry.content)
         if not all(word in folded for word in wanted):
             continue
         if len(hits) == limit:
@@ -104,9 +157,9 @@ def search(
         snippet = excerpt(entry.content[start : start + 4 * SNIPPET_WIDTH], SNIPPET_WIDTH)
         hits.append(
             Hit(
-                key=file.key,
-                number=file.number,
-                title=file.title,
+                key=session.key,
+                number=session.number,
+                title=session.title,
                 snippet=("…" if start else "") + snippet,
                 at=entry.ts,
                 role="user" if isinstance(entry, User) else "assistant",
@@ -115,9 +168,10 @@ def search(
     return SearchResult(hits=tuple(hits), stopped_early=False)
 
 
-def _lines(files: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, bytes]]:
-    for file in files:
+def _lines(sessions: Iterable[SearchedSession]) -> Iterator[tuple[SearchedSession, bytes]]:
+    for session in sessions:
+        yield session, b""  # No entry, but the deadline is checked even if an index finds nothing in many sessions.
         try:
-            yield from ((file, line) for line in lines_backwards(file.path))
+            yield from ((session, line) for line in session.lines)
         except OSError:
             continue  # It was deleted in the meantime, or cannot be read. Search the others.

@@ -62,10 +62,10 @@ def read(path: Path, stop: StopCondition | None = None, *, max_bytes: int | None
         first = first_line(descriptor) if size > BLOCK else block.partition(b"\n")[0]
         refuse_newer(path, first)
         header = header_in(first, path)
-        tail = _collect(lines_before(descriptor, size, block), stop or NeverStop(), max_bytes)
+        tail = collect(lines_before(descriptor, size, block), stop or NeverStop(), max_bytes)
         if not tail.is_whole and header is None and not names_session(tail.entries, path):
             # The header is damaged and so is this end. An entry between may still name the session.
-            tail = _collect(lines_before(descriptor, size, block), NeverStop(), None)
+            tail = collect(lines_before(descriptor, size, block), NeverStop(), None)
     # `with_header` raises for a file that is not a transcript, so this has to come before the file is repaired.
     entries = with_header(tail.entries, path) if tail.is_whole else tail.entries
     repaired = size
@@ -83,16 +83,16 @@ def read(path: Path, stop: StopCondition | None = None, *, max_bytes: int | None
     )
 
 
-class _Collected(Struct):
+class Collected(Struct):
     entries: list[Entry]
     taken: int = 0
     damaged: int = 0
     is_whole: bool = False
 
 
-def _collect(lines: Iterator[bytes], stop: StopCondition, max_bytes: int | None) -> _Collected:
+def collect(lines: Iterator[bytes], stop: StopCondition, max_bytes: int | None) -> Collected:
     """Decode lines, given last one first, until `stop` is satisfied. A line that was written twice counts once."""
-    found = _Collected([])
+    found = Collected([])
     seen: dict[int, Entry] = {}
     # The text after the last newline is usually empty. If it is an entry, `repair_tail` adds the newline.
     last = next(lines)
@@ -159,17 +159,18 @@ def lines_forwards(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def lines_backwards(path: Path) -> Iterator[bytes]:
-    """Yield every line without its newline, the last one first."""
+def lines_backwards(path: Path, start: int = 0) -> Iterator[bytes]:
+    """Yield every line from the offset `start` without its newline, the last one first."""
     with opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
-        yield from lines_before(descriptor, size, read_range(descriptor, max(0, size - BLOCK), size))
+        block = read_range(descriptor, max(start, size - BLOCK), size) if size > start else b""
+        yield from lines_before(descriptor, size, block, start)
 
 
-def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
-    """Yield the lines of the first `end` bytes, the last one first. `block` is the last block of these bytes."""
+def lines_before(descriptor: int, end: int, block: bytes, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines between the offsets `start` and `end`, the last one first. `block` is the last block of these."""
     rest: list[bytes] = []
-    while end > 0:
+    while end > start:
         end -= len(block)
         # The first piece of a block may be the end of a line that starts in the block before it.
         head, *lines = block.split(b"\n")
@@ -178,8 +179,8 @@ def lines_before(descriptor: int, end: int, block: bytes) -> Iterator[bytes]:
             rest = []
             yield from reversed(lines)
         rest.append(head)
-        if end > 0:
-            block = read_range(descriptor, max(0, end - BLOCK), end)
+        if end > start:
+            block = read_range(descriptor, max(start, end - BLOCK), end)
     yield b"".join(reversed(rest))
 
 

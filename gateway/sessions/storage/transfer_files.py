@@ -56,7 +56,7 @@ class ImportFile:
 
     def __init__(self, transcripts: Path) -> None:
         self._descriptor, name = mkstemp(dir=transcripts, prefix=IMPORT_PREFIX)
-        self._path = Path(name)
+        self.path = Path(name)
 
     def write(self, data: bytes) -> None:
         write_all(self._descriptor, data)
@@ -64,7 +64,7 @@ class ImportFile:
     def finish(self) -> tuple[Header, SessionState]:
         """Fsync the file and read its state. Raises `Refused` if it is not a session that can be imported."""
         os.fsync(self._descriptor)
-        lines = lines_forwards(self._path)
+        lines = lines_forwards(self.path)
         try:
             header = decode(next(lines, b""))
             scope, number = parse_key(header.key) if isinstance(header, Header) else ("", 0)
@@ -83,15 +83,15 @@ class ImportFile:
                 state = advance(state, decode(line))
             except DamagedEntry:
                 continue
-        return header, msgspec.structs.replace(state, size=self._path.stat().st_size)
+        return header, msgspec.structs.replace(state, size=self.path.stat().st_size)
 
     def place(self, path: Path) -> None:
         """Give the file its final name. Raises `FileExistsError` rather than replace another file."""
-        os.link(self._path, path, follow_symlinks=False)
+        os.link(self.path, path, follow_symlinks=False)
 
     def close(self) -> None:
         os.close(self._descriptor)
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 _NOT_EXPORTED = "This is not an exported session: its first line is not a header. Export it again."

@@ -104,8 +104,8 @@ def test_an_invalid_line_is_reported_as_damaged(line: bytes) -> None:
 
 def test_every_entry_type_of_the_design_exists() -> None:
     table = (
-        "session user assistant tool_use tool_result plan approval edit summary clear undo title workspace agent model"
-        " status activated turn_end checkpoint file system"
+        "session user assistant tool_use tool_update tool_result plan approval edit summary clear undo title workspace"
+        " agent model status activated turn_end checkpoint file system"
     )
     kinds = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     tags = {kind.__struct_config__.tag for kind in kinds if issubclass(kind, Entry)}

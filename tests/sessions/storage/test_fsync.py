@@ -14,7 +14,7 @@ from config import SessionSettings
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
 from gateway.spool import OnCommitted, Operation
 from tests.disks import files_at_most
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
@@ -48,7 +48,7 @@ def fsync() -> Faulty:
 
 @pytest.fixture
 async def faulty(directory: Path, fsync: Faulty) -> AsyncIterator[SessionManager]:
-    disk = Disk(directory, fsync=fsync)
+    disk = FileStorage(directory, fsync=fsync)
     await asyncio.to_thread(disk.prepare)
     manager = SessionManager(disk, SessionSettings(), Clock())
     await manager.recover()
@@ -174,7 +174,7 @@ class InstantJournal:
 
 async def test_lines_written_too_late_for_the_fsync_stay_in_the_journal(directory: Path, fsync: Faulty) -> None:
     """The disk takes waiting lines again while a flush is running, which does not fsync their file any more."""
-    disk = Disk(directory, fsync=fsync)
+    disk = FileStorage(directory, fsync=fsync)
     await asyncio.to_thread(disk.prepare)
     journal = InstantJournal()
     manager = SessionManager(disk, SessionSettings(), Clock(), journal=journal)

@@ -9,10 +9,12 @@ from gateway.errors import Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
 from tests.disks import files_at_most, small_disk
 from tests.sessions.conftest import ANN, SCOPE, OpenManager
 from tests.sessions.samples import encoded, header, sealed
+
+pytestmark = pytest.mark.files_only
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ async def test_a_session_started_on_a_full_disk_is_written_once_there_is_room(
 @pytest.mark.parametrize("is_started", [True, False])
 def test_waiting_lines_are_read_with_the_file(directory: Path, *, is_started: bool) -> None:
     """A session with waiting entries may be evicted from the cache and loaded again."""
-    disk = Disk(directory)
+    disk = FileStorage(directory)
     disk.prepare()
     opening, hi = encoded([header()]), encoded([header(), e.User(content="hi")])[len(encoded([header()])) :]
     if is_started:

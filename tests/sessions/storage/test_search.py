@@ -6,10 +6,30 @@ import pytest
 from config import SessionSettings
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
+from gateway.sessions.entries import TurnOutcome
 from gateway.spool import Spool
-from tests.sessions.conftest import ANN, SCOPE, Clock
+from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager, undo
 
 BOB = "agent:main:web:direct:bob"
+FOUND = [
+    ("我们昨天备份了数据库 没有问题", "数据库"),
+    ("我们昨天备份了数据库 没有问题", "备份"),
+    ("東京タワーに行きました", "タワー"),
+    ("Donaudampfschifffahrtsgesellschaftskapitän", "GESELLSCHAFT"),
+    ("Donaudampfschifffahrtsgesellschaftskapitän", "KAPITÄN schiff"),
+    ("Straßenbahnhaltestelle", "STRASSENBAHN"),
+    ("STRASSENBAHN", "straßen"),
+    ("İstanbul'a gittik", "i̇stanbul"),
+    ("ΟΔΥΣΣΕΥΣ", "οδυσσευς"),
+    ("an of it", "of"),
+    ("an of it", "f"),
+    ("five-percent: 5% off_", "5% off_"),
+    ('a \\ backslash and a "quote"', '\\ "quote"'),
+    ("c++ and c#", "c#"),
+    ("a🙂b🙂c", "🙂b🙂"),
+    ("the end\0of the world", "world"),
+]
+"""Texts, and words that are found in them."""
 
 
 async def talk(manager: SessionManager, scope: str, *texts: str) -> None:
@@ -79,3 +99,111 @@ async def test_a_cancelled_search_does_not_delay_the_next_one(manager: SessionMa
         await task
     async with asyncio.timeout(60):
         assert (await manager.search(manager.last_used(SCOPE), "needle", limit=1)).hits
+
+
+@pytest.mark.parametrize(("text", "words"), FOUND)
+async def test_a_part_of_a_word_is_found_in_any_script(manager: SessionManager, text: str, words: str) -> None:
+    await talk(manager, SCOPE, "something else", text, "something more")
+    for _ in range(2):  # Before and after the flush, which may index it.
+        assert len((await manager.search(manager.last_used(SCOPE), words)).hits) == 1
+        await manager.flush()
+
+
+@pytest.mark.parametrize("words", ["gesellschaften", "abd", "a%c", "a_c", '"', "abc OR xyz", "NEAR(abc)", "abc*"])
+async def test_words_are_no_patterns(manager: SessionManager, words: str) -> None:
+    await talk(manager, SCOPE, "abc", "Gesellschaft", "xyz")
+    for _ in range(2):
+        assert (await manager.search(manager.last_used(SCOPE), words)).hits == ()
+        await manager.flush()
+
+
+async def test_messages_before_and_after_a_flush_are_found_together(manager: SessionManager) -> None:
+    session = await manager.start_new(SCOPE, agent="main", origin=ANN)
+    for number in range(4):
+        await manager.append(session.key, [e.User(content=f"needle {number}"), e.Assistant(content="hay")])
+        if number == 1:
+            await manager.flush()
+    found = await manager.search(manager.last_used(SCOPE), "needle")
+    assert [hit.snippet for hit in found.hits] == ["needle 3", "needle 2", "needle 1", "needle 0"]
+
+
+async def test_a_common_word_is_found_in_the_newest_messages(manager: SessionManager) -> None:
+    session = await manager.start_new(SCOPE, agent="main", origin=ANN)
+    for start in range(0, 1_500, 500):
+        await manager.append(session.key, [e.User(content=f"needle {start + each}") for each in range(500)])
+        await manager.flush()
+    await talk(manager, BOB, "needle of Bob")
+    found = await manager.search(manager.last_used(SCOPE), "needle", limit=3)
+    assert [hit.snippet for hit in found.hits] == ["needle 1499", "needle 1498", "needle 1497"]
+    assert found.stopped_early
+    assert len((await manager.search(manager.last_used(BOB), "needle")).hits) == 1
+
+
+async def test_undone_and_cleared_messages_are_found(manager: SessionManager) -> None:
+    session = await manager.start_new(SCOPE, agent="main", origin=ANN)
+    await manager.append(
+        session.key, [e.User(content="needle", turn="t"), e.TurnEnd(turn="t", outcome=TurnOutcome.ANSWERED)]
+    )
+    await undo(manager, session.key)
+    await manager.clear(session.key)
+    for _ in range(2):
+        assert len((await manager.search(manager.last_used(SCOPE), "needle")).hits) == 1
+        await manager.flush()
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_a_deleted_session_is_not_found(manager: SessionManager, is_flushed: bool) -> None:  # noqa: FBT001 - a parameter of the test.
+    await talk(manager, SCOPE, "needle one")
+    await talk(manager, SCOPE, "needle two")
+    sessions = manager.last_used(SCOPE)
+    if is_flushed:
+        await manager.flush()
+    await manager.delete(sessions[0].key)
+    for _ in range(2):
+        assert [hit.snippet for hit in (await manager.search(sessions, "needle")).hits] == ["needle one"]
+        await manager.flush()
+    await talk(manager, SCOPE, "needle three")
+    found = await manager.search(manager.last_used(SCOPE), "needle")
+    assert [hit.snippet for hit in found.hits] == ["needle three", "needle one"]
+
+
+async def test_only_the_active_copy_of_an_archived_session_is_found(manager: SessionManager) -> None:
+    await talk(manager, SCOPE, "needle one")
+    await talk(manager, SCOPE, "needle two")
+    await manager.flush()
+    await manager.archive_session(manager.last_used(SCOPE)[1].key)
+    await manager.flush()
+    found = await manager.search(manager.last_used(SCOPE), "needle")
+    assert [hit.snippet for hit in found.hits] == ["needle two"]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_messages_are_found_after_a_kill(open_manager: OpenManager, is_flushed: bool) -> None:  # noqa: FBT001 - as above.
+    manager = await open_manager()
+    await talk(manager, SCOPE, "needle one")
+    if is_flushed:
+        await manager.flush()
+    await manager.append(manager.last_used(SCOPE)[0].key, [e.User(content="needle two")])
+    manager = await open_manager()
+    for _ in range(2):
+        found = await manager.search(manager.last_used(SCOPE), "needle")
+        assert [hit.snippet for hit in found.hits] == ["needle two", "needle one"]
+        await manager.flush()
+
+
+async def test_long_sessions_are_searched_like_short_ones(manager: SessionManager) -> None:
+    """Databases compare the texts of small sessions, and use an index for others."""
+    await talk(manager, SCOPE, *dict(FOUND), *("x" * 500_000 for _ in range(6)))
+    await talk(manager, BOB, *dict(FOUND))
+    for _ in range(2):
+        for text, words in FOUND:
+            found = (await manager.search(manager.last_used(SCOPE), words)).hits
+            assert any(hit.snippet[:5] == text[:5] for hit in found), words
+            assert {hit.key for hit in found} == {manager.last_used(SCOPE)[0].key}
+        assert (await manager.search(manager.last_used(SCOPE), "gesellschaften")).hits == ()
+        await manager.flush()
+    await manager.delete(manager.last_used(SCOPE)[0].key)
+    for _ in range(2):
+        assert (await manager.search(manager.last_used(SCOPE), "gesellschaft")).hits == ()
+        await manager.flush()
+    assert len((await manager.search(manager.last_used(BOB), "gesellschaft")).hits) == 1

@@ -1,8 +1,8 @@
 import pytest
 
 from gateway.errors import Refused
-from gateway.spool import SpoolFull
-from gateway.spool.spool import retry_while_full
+from gateway.spool import SpoolUnavailable
+from gateway.spool.spool import retry_while_unavailable
 
 
 class Disk:
@@ -16,24 +16,24 @@ class Disk:
     async def write(self) -> str:
         self.tries += 1
         if self.tries <= self._full_for:
-            raise SpoolFull("no room")
+            raise SpoolUnavailable("no room")
         return "written"
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
 
-async def test_retry_while_full_waits_longer_each_time() -> None:
+async def test_retry_while_unavailable_waits_longer_each_time() -> None:
     disk = Disk(full_for=3)
-    assert await retry_while_full(disk.write, sleep=disk.sleep) == "written"
+    assert await retry_while_unavailable(disk.write, sleep=disk.sleep) == "written"
     assert disk.tries == 4
     assert len(disk.waits) == 3
     assert disk.waits[2] > disk.waits[0]
 
 
-async def test_retry_while_full_raises_other_errors() -> None:
+async def test_retry_while_unavailable_raises_other_errors() -> None:
     async def refuse() -> None:
         raise Refused("Never.")
 
     with pytest.raises(Refused):
-        await retry_while_full(refuse)
+        await retry_while_unavailable(refuse)
