@@ -3,6 +3,7 @@
 import fcntl
 import os
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,10 @@ from gateway.private_files import DIRECTORY_MODE, NotAFile, open_private
 
 RESTORE_STAGING = ".restoring-"
 """How the name of the folder starts into which a restore unpacks a backup."""
+UNFINISHED_COPY_FILE = ".unfinished-copy"
+"""The file that marks the sessions and the spool of a data directory as an unfinished copy, and names its source."""
+_RELEASE_TIMEOUT = 2.0
+_RELEASE_INTERVAL = 0.02
 
 
 class DataDirTaken(CannotStart):
@@ -42,6 +47,25 @@ def prepare_data_dir(directory: Path) -> None:
         raise unusable(directory, error) from error
 
 
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _may_run(process: str) -> bool:
+    """Return whether a process exists. True if that is not known."""
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, PermissionError):
+        pass
+    return True
+
+
 def require_complete_restore(directory: Path) -> None:
     """Raise `CannotStart` if a restore into `directory` was interrupted: it may contain only a part of the backup."""
     for staging in directory.glob(f"{RESTORE_STAGING}*"):
@@ -52,7 +76,10 @@ def require_complete_restore(directory: Path) -> None:
 
 
 class DataDirLock:
-    """A context manager that holds the lock. The kernel releases it when the process dies, even by SIGKILL."""
+    """A context manager that holds the lock. The kernel releases it when the process dies, even by SIGKILL.
+
+    A process that was killed while it started another one leaves the lock to that one, until it runs its program.
+    """
 
     def __init__(self, directory: Path) -> None:
         # The file is never removed: then two daemons could lock two files of the same name.
@@ -64,15 +91,16 @@ class DataDirLock:
             self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise unusable(self._path, error) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        deadline = monotonic() + _RELEASE_TIMEOUT
+        while not _try_lock(self._descriptor):
             holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
-            os.close(self._descriptor)
-            raise DataDirTaken(
-                f"The data directory {self._path.parent} is in use by process {holder or '(unknown)'}. "
-                "Stop that process first, or set gateway.data_dir to another folder."
-            ) from error
+            if _may_run(holder) or monotonic() > deadline:
+                os.close(self._descriptor)
+                raise DataDirTaken(
+                    f"The data directory {self._path.parent} is in use by process {holder or '(unknown)'}. "
+                    "Stop that process first, or set gateway.data_dir to another folder."
+                )
+            sleep(_RELEASE_INTERVAL)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         return self

@@ -3,6 +3,9 @@
 The backup shows one moment, although messages are handled while it is made. Transcripts only grow, so their sizes at
 that moment are enough to copy them later. Entries that are not in the transcripts by then are in the spool's journal.
 The copy of the spool contains them, because no flush may shorten the journal before the copy is made.
+
+The format is the same for each storage engine. From a database, the transcripts, the index, the archive and the spool
+are first written to a folder, as of one moment. Commits go on meanwhile.
 """
 
 import asyncio
@@ -11,11 +14,12 @@ import os
 import re
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tarfile import BLOCKSIZE, PAX_FORMAT, TarInfo
+from threading import Event
 from uuid import uuid4
 
 import msgspec
@@ -23,9 +27,21 @@ import structlog
 
 from gateway import __version__
 from gateway.errors import Refused
-from gateway.private_files import FILE_MODE, NotAFile, open_private, read_private
+from gateway.private_files import (
+    FILE_MODE,
+    NotAFile,
+    delete_tree,
+    open_private,
+    prepare_private_folder,
+    read_private,
+)
 from gateway.sessions import SessionManager
+from gateway.sessions.storage.database import DatabaseStorage
+from gateway.sessions.storage.disk import Disk
 from gateway.spool import Spool
+from gateway.storage_copy.copy import CopyProgress, copy_storage
+from gateway.storage_copy.database import DatabaseReader
+from gateway.storage_copy.files import FileWriter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -41,7 +57,8 @@ MANIFEST = "manifest.json"
 CONFIG = "gatehouse.toml"
 SECRET_FILES = ("http.token", "chat_history")
 """They give access or contain typed text, so only a backup with secrets includes them."""
-TREES = ("sessions/archive", "memory", "files", "workspace")
+ARCHIVE = "sessions/archive"
+TREES = (ARCHIVE, "memory", "files", "workspace")
 """Folders that are included with everything in them."""
 
 _MEMBER_NAME = re.compile(
@@ -56,6 +73,7 @@ _MAX_DEPTH = 64
 """Each level of folders takes a descriptor, and an agent chooses how many levels there are."""
 _OWNER = 0o700
 _COPY = ".backup-"
+_STAGING = ".backup-staging-"
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -193,6 +211,9 @@ def _header(name: str, size: int, mode: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
+    """`directory` has the folder `sessions`."""
+
+    directory: Path
     spool: Path
     index: bytes
     transcripts: Mapping[str, int]
@@ -243,17 +264,41 @@ class Backup:
         await self._sessions.flush()  # Not necessary, but it shortens the journal, and so the copy of the spool.
         copy = self._directory / f"{_COPY}{uuid4().hex}"
         await asyncio.to_thread(_remove_copies, self._directory)
+        storage = self._sessions.storage
         try:
+            if isinstance(storage, DatabaseStorage):
+                yield await self._snapshot_of_database(storage)
+                return
             # No flush can run here: journal, index and the sizes of the transcripts belong to the same moment.
             async with self._sessions.flushes_paused() as transcripts:
                 index = await asyncio.to_thread(_read_index, self._directory / INDEX)
                 await self._spool.copy_to(copy)
                 taken_at = self._now()
-            yield _Snapshot(spool=copy, index=index, transcripts=transcripts, taken_at=taken_at)
+            yield _Snapshot(
+                directory=self._directory, spool=copy, index=index, transcripts=transcripts, taken_at=taken_at
+            )
         except (sqlite3.Error, OSError) as error:
             raise Refused(f"The backup failed: {error}.") from error
         finally:
             await asyncio.to_thread(_remove_copies, self._directory)
+
+    async def _snapshot_of_database(self, storage: DatabaseStorage) -> _Snapshot:
+        """Write a database to files. If the caller is cancelled, the thread ends soon, and is awaited."""
+        is_cancelled = Event()
+        taken_at = self._now()
+        folder = self._directory / f"{_STAGING}{uuid4().hex}"
+        writing = asyncio.ensure_future(asyncio.to_thread(_write_files, storage, folder, is_cancelled))
+        try:
+            await asyncio.shield(writing)
+        finally:
+            is_cancelled.set()
+            await asyncio.wait({writing})
+            writing.exception()  # If we are cancelled, nobody else asks for it.
+        index = await asyncio.to_thread(_read_index, folder / INDEX)
+        transcripts = await asyncio.to_thread(Disk(folder / "sessions").sizes)
+        return _Snapshot(
+            directory=folder, spool=folder / SPOOL, index=index, transcripts=transcripts, taken_at=taken_at
+        )
 
     def _pieces(self, snapshot: _Snapshot, *, has_secrets: bool) -> Iterator[bytes]:
         tar = TarWriter()
@@ -261,9 +306,9 @@ class Backup:
         if snapshot.index:
             yield from tar.add_data(INDEX, snapshot.index)
         for name, size in sorted(snapshot.transcripts.items()):
-            yield from tar.add_file(f"{TRANSCRIPTS}/{name}", self._directory / TRANSCRIPTS / name, size)
+            yield from tar.add_file(f"{TRANSCRIPTS}/{name}", snapshot.directory / TRANSCRIPTS / name, size)
         for name in TREES:
-            yield from tar.add_tree(name, self._directory / name)
+            yield from tar.add_tree(name, (snapshot.directory if name == ARCHIVE else self._directory) / name)
         if has_secrets:
             for name in SECRET_FILES:
                 yield from tar.add_file(name, self._directory / name)
@@ -289,6 +334,18 @@ class Backup:
         yield from tar.end()
 
 
+def _write_files(storage: DatabaseStorage, folder: Path, is_cancelled: Event) -> None:
+    def stop_if_cancelled(_: CopyProgress) -> None:
+        if is_cancelled.is_set():
+            raise InterruptedError("The backup was cancelled")
+
+    prepare_private_folder(folder)
+    with closing(storage.connect()) as connection:
+        connection.begin_snapshot()
+        reader = DatabaseReader(connection, "the database")
+        copy_storage(reader, FileWriter(folder, is_durable=False), on_progress=stop_if_cancelled)
+
+
 def _next_block(pieces: Iterator[bytes]) -> bytes:
     """Join the next pieces to a block; empty at the end."""
     block = bytearray()
@@ -307,7 +364,9 @@ def _read_index(path: Path) -> bytes:
 
 
 def _remove_copies(directory: Path) -> None:
-    """Remove the copy of the spool, and copies that interrupted backups have left."""
+    """Remove the copy of the spool or of a database, and copies that interrupted backups have left."""
+    for folder in directory.glob(f"{_STAGING}*"):
+        delete_tree(folder)
     for copy in directory.glob(f"{_COPY}*"):
         with suppress(IsADirectoryError):  # A folder is not from us.
             copy.unlink(missing_ok=True)

@@ -8,14 +8,17 @@ import shutil
 import sqlite3
 import tarfile
 import zlib
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
+from urllib.parse import quote
 
 import msgspec
 
+from config import StorageEngine, StorageSettings
 from config.files import fsync_directory, make_private_directory
 from gateway.backup.create import (
     CONFIG,
@@ -34,6 +37,9 @@ from gateway.data_dir import RESTORE_STAGING
 from gateway.errors import Refused
 from gateway.private_files import CREATE, FILE_MODE, open_private
 from gateway.spool import schema
+from gateway.storage_copy.copy import copy_storage
+from gateway.storage_copy.files import FileReader
+from gateway.storage_copy.open import explained, open_copy_target
 from gateway.text.plain import in_bytes
 
 _BLOCK_BYTES = 1024 * 1024
@@ -56,10 +62,13 @@ class _Damaged(Exception):
     """The text is the reason, as the end of a sentence."""
 
 
-def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datetime) -> Restored:
+def restore_backup(
+    archive: Path, directory: Path, *, replaces: bool, now: datetime, storage: StorageSettings | None = None
+) -> Restored:
     """Restore into a data directory that the caller has locked. Raises `Refused`, and changes nothing, if it cannot.
 
-    With `replaces`, the present files are moved to a folder next to the directory. No file is deleted.
+    With `replaces`, the present files are moved to a folder next to the directory. No file is deleted. If `storage` is
+    a database, sessions and spool go there. It has to be empty, unless its file is in the data directory.
     """
     for interrupted in directory.glob(f"{RESTORE_STAGING}*"):
         if interrupted.is_symlink() or not interrupted.is_dir():
@@ -73,25 +82,60 @@ def restore_backup(archive: Path, directory: Path, *, replaces: bool, now: datet
             "or add --replace to move the current files aside."
         )
     staging = Path(mkdtemp(prefix=RESTORE_STAGING, dir=directory))
-    set_aside = None
-    try:
-        manifest = _unpack(archive, staging)
+    set_aside = directory.parent / f"{directory.name}.before-restore-{now:%Y%m%dT%H%M%SZ}" if present else None
+    if set_aside is not None and not os.access(directory.parent, os.W_OK):
+        set_aside = directory / set_aside.name
+
+    def move_into_place() -> None:
         # From here on, a crash leaves the staging folder, and `require_complete_restore` prevents a start.
-        if present:
-            set_aside = directory.parent / f"{directory.name}.before-restore-{now:%Y%m%dT%H%M%SZ}"
-            if not os.access(directory.parent, os.W_OK):
-                set_aside = directory / set_aside.name
+        if set_aside is not None:
             set_aside.mkdir(mode=_OWNER)
             for path in present:
                 path.rename(set_aside / path.name)
         for path in staging.iterdir():
             path.rename(directory / path.name)
         fsync_directory(directory)
+
+    try:
+        manifest = _unpack(archive, staging)
+        if storage is None or storage.engine is StorageEngine.FILES:
+            move_into_place()
+        else:
+            _restore_database(staging, directory, storage, manifest, move_into_place)
     except OSError as error:
         raise Refused(f"The restore failed: {error.strerror or error}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return Restored(manifest=manifest, set_aside=set_aside)
+
+
+def _restore_database(
+    staging: Path, directory: Path, storage: StorageSettings, manifest: Manifest, move_into_place: Callable[[], None]
+) -> None:
+    """Copy sessions and spool to a database, and move the other files into place."""
+    # An interrupted restore is continued by the next one with the same backup.
+    identity = f"the backup of {manifest.taken_at} ({manifest.members[SPOOL].sha256[:12]})"
+
+    def drop_copied_files() -> None:
+        (staging / SPOOL).unlink()
+        shutil.rmtree(staging / "sessions", ignore_errors=True)
+
+    def finish() -> None:
+        drop_copied_files()
+        move_into_place()
+
+    with explained(), ExitStack() as stack:
+        reader = stack.enter_context(closing(FileReader(staging, identity)))
+        if storage.engine is StorageEngine.SQLITE and storage.path.is_relative_to(directory):
+            # Its file is made in the staging folder, and takes the way of all others.
+            path = staging / storage.path.relative_to(directory)
+            inside = storage.model_copy(update={"url": f"sqlite://{quote(str(path))}"})
+            with open_copy_target(inside, staging) as target:
+                copy_storage(reader, target)
+            finish()
+        else:
+            target = stack.enter_context(open_copy_target(storage, directory))
+            copy_storage(reader, target, before_finish=finish)
 
 
 class _Header(tarfile.TarInfo):

@@ -33,7 +33,9 @@ COMMANDS = {
     "sessions": ("gateway.cli.sessions:main", "list, show, export, import, move, restore, delete and verify sessions"),
     "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
     "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
+    "migrate": ("gateway.cli.migrate:main", "copy all sessions and the spool to another storage engine"),
     "import": ("gateway.cli.import_:main", "import sessions from miniclaw and claw0"),
+    "db": ("gateway.cli.db:main", "migrate the database, and check its schema"),
     "spool": ("gateway.cli.spool:main", "list waiting and failed messages, and retry replies"),
     "setup": ("gateway.cli.setup:main", "set up a model, a bot and the service step by step"),
     "service": ("gateway.cli.service:main", "install and manage the systemd service"),
@@ -66,18 +68,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(f"System error: {error.strerror or error} ({_location(error)}).", EXIT_FAILED)
     except ImportError as error:  # Handled first, because the next handler has to import too.
         return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
-    except Exception as error:  # noqa: BLE001 - people get a sentence instead of a traceback.
+    except Exception as failure:  # noqa: BLE001 - people get a sentence instead of a traceback.
+        cause = _common_cause(failure)
         # Imported here because `--help` does not need them. The failed command has imported them by now.
         from config import ConfigError  # noqa: PLC0415
         from gateway.admin.client import NotRunning  # noqa: PLC0415
         from gateway.errors import CannotStart, Refused  # noqa: PLC0415
+        from gateway.spool.errors import SpoolBroken, SpoolUnavailable  # noqa: PLC0415
 
-        if isinstance(error, ConfigError | CannotStart):
-            return fail(error, EXIT_CONFIG)
-        if isinstance(error, NotRunning | Refused):
-            return fail(error, EXIT_FAILED)
-        return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
+        if isinstance(cause, ConfigError | CannotStart):
+            return fail(cause, EXIT_CONFIG)
+        if isinstance(cause, NotRunning | Refused | SpoolUnavailable):
+            return fail(cause, EXIT_FAILED)
+        if isinstance(cause, SpoolBroken):
+            return fail(cause, EXIT_BUG)
+        return fail(f"Internal error: {_location(cause)}. Please report this bug.", EXIT_BUG)
     return code
+
+
+def _common_cause(failure: Exception) -> Exception:
+    """Return the one cause for which all tasks of a task group have failed, or else the whole group."""
+    if not isinstance(failure, ExceptionGroup):
+        return failure
+    causes = [_common_cause(each) for each in failure.exceptions]
+    return causes[0] if len({type(cause) for cause in causes}) == 1 else failure
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -9,14 +9,15 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from config import Loaded, LogFormat, LogLevel
+from config import Loaded, LogFormat, LogLevel, StorageEngine
 from gateway.admin.archive import open_stores, receive_stream
 from gateway.admin.client import ControlClient, is_running
 from gateway.backup.create import CONFIG, Backup
 from gateway.backup.restore import restore_backup
-from gateway.cli.common import EXIT_OK, command_parser, load_data_dir, load_settings, output_file
+from gateway.cli.common import EXIT_OK, command_parser, load_settings, output_file
 from gateway.data_dir import DataDirLock, prepare_data_dir
 from gateway.observability.logging import configure, secrets_in
+from gateway.storage_copy.open import identity_of
 from gateway.text import printable
 from gateway.text.plain import count, in_bytes
 
@@ -32,8 +33,7 @@ def backup(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     options = parser.parse_args(arguments)
     os.umask(0o077)  # The archive contains conversations.
-    # The daemon may have secrets in its environment that this shell lacks.
-    loaded = load_settings(options.config, resolves=False)
+    loaded = _load(options.config)
     configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(loaded.settings), sys.stderr)
 
     async def save() -> None:
@@ -55,6 +55,15 @@ def backup(arguments: Sequence[str], *, config: Path | None) -> int:
         config_file = printable(str(loaded.path))
         print(f"{written} without the configuration ({config_file}). Use --with-secrets to include it.")
     return EXIT_OK
+
+
+def _load(config: Path | None) -> Loaded:
+    """Load the settings. Secrets are resolved only if they are needed, because this shell may lack them."""
+    loaded = load_settings(config, resolves=False)
+    is_database = loaded.settings.storage.engine is not StorageEngine.FILES
+    if is_database and not is_running(loaded.settings.gateway.data_dir):
+        return load_settings(config)
+    return loaded
 
 
 @asynccontextmanager
@@ -82,13 +91,20 @@ def restore(arguments: Sequence[str], *, config: Path | None) -> int:
     parser.add_argument("--replace", action="store_true", help="move the current contents of the data directory aside")
     options = parser.parse_args(arguments)
     os.umask(0o077)
-    directory = load_data_dir(options.config)
+    settings = _load(options.config).settings
+    directory, storage = settings.gateway.data_dir, settings.storage
+    configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
     prepare_data_dir(directory)
     with DataDirLock(directory):
-        restored = restore_backup(options.file, directory, replaces=options.replace, now=datetime.now(UTC))
+        restored = restore_backup(
+            options.file, directory, replaces=options.replace, now=datetime.now(UTC), storage=storage
+        )
     manifest = restored.manifest
     sessions, taken_at = count(manifest.transcripts(), "session"), printable(manifest.taken_at)
-    print(f"Restored {sessions} into {printable(str(directory))}, as of {taken_at}.")
+    place = printable(str(directory))
+    if storage.engine is not StorageEngine.FILES:
+        place = f"{printable(identity_of(storage, directory))}, and the files into {place}"
+    print(f"Restored {sessions} into {place}, as of {taken_at}.")
     if restored.set_aside:
         print(f"The previous contents are in {printable(str(restored.set_aside))}.")
     if CONFIG in manifest.members:

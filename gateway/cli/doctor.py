@@ -19,6 +19,7 @@ from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settin
 from gateway.cli.environment import trim_environment
 from gateway.cli.spool import list_spool
 from gateway.doctor.configuration import PORT, ConfigReport, check_port
+from gateway.doctor.database import check_database
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
 from gateway.doctor.installation import check_permissions, check_units
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
@@ -26,6 +27,7 @@ from gateway.doctor.peers import DEADLINE, check_peers
 from gateway.doctor.stores import check_kinds, check_leftovers, check_sessions, check_spool, check_workspaces
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
+from gateway.spool import SpoolUnavailable
 from gateway.text import printable
 from gateway.text.plain import count
 
@@ -120,6 +122,7 @@ def _check_data_dir(report: ConfigReport, settings: Settings, *, is_live: bool) 
     return [
         *check_permissions(directory, Path(report.source) if EXPOSED_SECRET in report.warnings else None),
         *(check_disk(directory), *check_file_system(directory), check_fsync(directory), check_clock(directory)),
+        *check_database(settings.storage),
         *asyncio.run(_check_stores(settings, is_live=is_live)),
         *check_kinds(settings),
         *check_leftovers(directory),
@@ -132,7 +135,9 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
     try:
         async with open_archive(settings, as_found=True) as archive:
             report = await archive.verify()
-        listing = await list_spool(settings.gateway.data_dir)
+        listing = await list_spool(settings)
+    except SpoolUnavailable:
+        return []  # Reported as a problem of the database.
     except (CannotStart, Refused) as failure:
         return [error("data", str(failure), "The gateway won't start until this is fixed.")]
 

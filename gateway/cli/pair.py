@@ -17,7 +17,8 @@ from gateway.admin.routes import PAIRING_ACTIONS, decide_pairing, describe_pairi
 from gateway.cli.common import EXIT_OK, command_parser, load_settings, log_to_stderr
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
-from gateway.spool import GRANT_FACTS, Spool
+from gateway.spool import GRANT_FACTS
+from gateway.storage import open_storage
 from gateway.text import printable
 from gateway.turns.grants import GrantBook
 
@@ -76,7 +77,7 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
                 return await control.get("/pair")
             return await control.post(f"/pair/{options.action}", wanted)
     with DataDirLock(directory):
-        async with await Spool.open(directory) as spool:
+        async with open_storage(settings) as (spool, _):
             book, now = GuestBook(), partial(datetime.now, UTC)
             book.read(await spool.facts(FACTS))
             grants = GrantBook(Live(settings, book), now=now)

@@ -26,7 +26,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         "--system", dest="scope", action="store_const", const="system", help="the system service (needs root)"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the steps without doing them")
-    parser.add_argument("--shell-network", action="store_true", help="give shell commands access to the network")
+    parser.add_argument(
+        "--shell-network", action="store_true", help="give shell commands and coding agents access to the network"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="logs: print new lines as they arrive")
     parser.add_argument("-n", "--lines", default=_LOG_LINES, help=f"logs: number of lines (default {_LOG_LINES})")
     options = parser.parse_args(arguments)

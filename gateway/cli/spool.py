@@ -5,12 +5,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from config import Settings
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.routes import describe_spool, retry_dead_replies
-from gateway.cli.common import EXIT_OK, command_parser, load_data_dir
+from gateway.cli.common import EXIT_OK, command_parser, load_settings
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock
-from gateway.spool import Spool
+from gateway.storage import open_storage
 from gateway.text import printable
 
 
@@ -23,8 +24,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         "key", metavar="KEY", nargs="?", help="retry: the reply to send again (default: all that failed)"
     )
     options = parser.parse_args(arguments)
-    directory = load_data_dir(options.config)
-    answer = asyncio.run(list_spool(directory) if options.action == "list" else _retry(directory, options.key))
+    settings = load_settings(options.config).settings
+    answer = asyncio.run(list_spool(settings) if options.action == "list" else _retry(settings, options.key))
     if options.json:
         print(json.dumps(answer, indent=2))
         return EXIT_OK
@@ -45,22 +46,24 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     return EXIT_OK
 
 
-async def list_spool(directory: Path) -> dict[str, Json]:
-    """Return the contents of the spool, from the running daemon or from the file under the daemon's lock."""
+async def list_spool(settings: Settings) -> dict[str, Json]:
+    """Return the contents of the spool, from the running daemon or from its storage under the daemon's lock."""
+    directory = settings.gateway.data_dir
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
             return await control.get("/spool")
     with DataDirLock(directory):
-        async with await Spool.open(directory) as spool:
+        async with open_storage(settings) as (spool, _):
             return await describe_spool(spool)
 
 
-async def _retry(directory: Path, key: str | None) -> dict[str, Json]:
+async def _retry(settings: Settings, key: str | None) -> dict[str, Json]:
+    directory = settings.gateway.data_dir
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
             return await control.post("/spool/retry", {"key": key})
     with DataDirLock(directory):
-        async with await Spool.open(directory) as spool:
+        async with open_storage(settings) as (spool, _):
             return {"revived": [row.key for row in await retry_dead_replies(spool, key)]}
 
 

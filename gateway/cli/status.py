@@ -17,7 +17,7 @@ from gateway.admin.client import ControlClient, NotRunning
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_data_dir, seconds_between
 from gateway.cli.remote import ask_daemon
 from gateway.errors import Refused
-from gateway.observability.status import ChannelReport, StatusReport
+from gateway.observability.status import ChannelReport, FlushReport, StatusReport
 from gateway.text import excerpt, printable
 from gateway.text.plain import ago, count, duration, in_bytes, local_time, took
 
@@ -25,6 +25,7 @@ _MIN_INTERVAL = 0.2
 _MAX_INTERVAL = 3600.0
 _TURNS_SHOWN = 10
 _REASON_LENGTH = 100
+_ENGINES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 # Terminal control sequences (ECMA-48, and xterm's alternate screen).
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _ENTER_SCREEN, _LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -151,22 +152,25 @@ def render(report: StatusReport) -> list[str]:
         lines.append(f"    and {len(report.turns) - _TURNS_SHOWN} more")
 
     lines += ("", "Storage", f"  {count(report.sessions, 'session')} in {count(report.scopes, 'scope')}")
+    storage = report.storage
+    is_database = storage is not None and bool(storage.database)
+    if storage is not None and is_database:
+        lines.append(f"  {_ENGINES.get(storage.engine, storage.engine)}: {storage.database}, schema {storage.schema}")
     if (spool := report.spool) is None:
-        lines.append("  the spool doesn't respond")
+        lines.append(f"  the {'database' if is_database else 'spool'} doesn't respond")
     else:
         dead_messages, dead_replies = spool.messages.get("dead", 0), spool.replies.get("dead", 0)
         to_answer = sum(spool.messages.values()) - dead_messages
         to_deliver = sum(spool.replies.values()) - dead_replies
         dead = dead_messages + dead_replies
         failed = f", {dead} failed (`gatehouse spool` lists them)" if dead else ""
-        lines.append(f"  spool {in_bytes(spool.bytes)}: {to_answer} to answer, {to_deliver} to deliver{failed}")
-    flush = report.flush
-    failures = f", {count(flush.failures, 'failure')}" if flush.failures else ""
-    if flush.took_seconds is None:
-        lines.append(f"  not flushed yet{failures}")
+        name = "database" if is_database else "spool"
+        lines.append(f"  {name} {in_bytes(spool.bytes)}: {to_answer} to answer, {to_deliver} to deliver{failed}")
+    if storage is not None and is_database:
+        average = took(storage.commit_seconds / max(1, report.spool_transactions))
+        lines.append(f"  a commit takes {average} on average, {storage.slow_commits} were slow")
     else:
-        age = duration(timedelta(seconds=flush.age_seconds))
-        lines.append(f"  last flush {age} ago (took {took(flush.took_seconds)}{failures})")
+        lines.append(_describe_flush(report.flush))
     if report.disk_free_bytes is not None:
         lines.append(f"  {in_bytes(report.disk_free_bytes)} free on the disk")
 
@@ -179,6 +183,14 @@ def render(report: StatusReport) -> list[str]:
         lines.append(f"  {model.name}: {count(model.requests, 'request')}{failed}, {average}{most}")
     lines += ("", "Process", f"  {in_bytes(report.memory_bytes)} of memory, {count(report.open_files, 'file')} open")
     return [printable(line) for line in lines]
+
+
+def _describe_flush(flush: FlushReport) -> str:
+    failures = f", {count(flush.failures, 'failure')}" if flush.failures else ""
+    if flush.took_seconds is None:
+        return f"  not flushed yet{failures}"
+    age = duration(timedelta(seconds=flush.age_seconds))
+    return f"  last flush {age} ago (took {took(flush.took_seconds)}{failures})"
 
 
 def _describe_channel(channel: ChannelReport, now: datetime) -> str:

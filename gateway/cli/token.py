@@ -18,7 +18,8 @@ from gateway.cli.common import EXIT_OK, SettingsParser, command_parser, load_set
 from gateway.contract import TokenScope
 from gateway.conversation import Json
 from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
-from gateway.spool import GRANT_FACTS, Spool
+from gateway.spool import GRANT_FACTS
+from gateway.storage import open_storage
 from gateway.text import draw_table, printable
 from gateway.text.plain import ago, local_time
 from gateway.turns.grants import GrantBook
@@ -107,7 +108,7 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
     prepare_data_dir(directory)
     with DataDirLock(directory):
         require_complete_restore(directory)
-        async with await Spool.open(directory) as spool:
+        async with open_storage(settings) as (spool, _):
             now = partial(datetime.now, UTC)
             book = TokenBook(now)
             book.read(await spool.facts(TOKEN_FACTS))

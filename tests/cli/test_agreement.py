@@ -37,7 +37,7 @@ BAD = {
     "a bot with a malformed token": '[channels.telegram]\ntoken = "hello"',
     "a channel that is not installed": "[channels.carrier_pigeon]",
     "an unknown tool": '[agents.main]\ntools = ["fly"]',
-    "a backend that does not exist yet": '[agents.x]\nbackend = "acp"\ncommand = ["x"]',
+    "a program that is not installed": '[agents.x]\nbackend = "acp"\ncommand = ["no-such-program"]',
     "a prompt that is not text": '[agents.main]\nprompt_file = "binary"',
     "a workspace in the data directory": 'gateway.workspace_root = "data/sessions"',
     "a repo that contains the data directory": '[[repos]]\nname = "all"\npath = "."',

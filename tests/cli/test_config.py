@@ -156,7 +156,7 @@ def test_check_lists_every_error_that_would_prevent_a_start(tmp_path: Path, caps
     head, *mistakes = captured.err.splitlines()
     assert head == f"gatehouse: {path}: 4 problems"
     keys = [
-        "agents.writer.backend",
+        "agents.writer",
         "agents.coder.tools",
         "channels.carrier_pigeon",
         "channels.telegram.token",

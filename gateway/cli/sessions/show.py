@@ -7,15 +7,15 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import indent
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
-from config import Settings
+from config import Settings, StorageEngine, StorageSettings
 from gateway.admin.archive import open_archive
 from gateway.admin.session_routes import ListedSession
 from gateway.cli.common import EXIT_OK
@@ -27,6 +27,7 @@ from gateway.sessions import VisibleLine, entries
 from gateway.sessions.history import visible_line
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.codec import DamagedEntry, decode
+from gateway.sessions.storage.reader import open_reader
 from gateway.sessions.storage.transcript import end_of_last_line
 from gateway.text import clean, excerpt, printable
 from gateway.text.plain import ago, count, in_bytes, local_time
@@ -82,7 +83,7 @@ class _TablePrinter:
             marker = "▸" if listed.is_active else " "
             title = excerpt(meta.title, _TITLE_WIDTH) or "(empty)"
             updated, size = ago(meta.updated_at, self._now), in_bytes(meta.size)
-            row = (meta.scope, f"{marker} {meta.number}", title, str(meta.messages), meta.status.word, updated, size)
+            row = (meta.scope, f"{marker} {meta.number}", title, str(meta.messages), meta.status_word, updated, size)
             table.append(row)
         print(format_table(table))
         self._rows = []
@@ -135,8 +136,7 @@ async def show_session(settings: Settings, options: argparse.Namespace) -> int:
             # 1. Remember the present end of the transcript.
             # 2. Read the last messages. Some of them may be behind that end already.
             # 3. Follow from that end, and skip messages that step 2 has printed. So none is lost.
-            path = settings.gateway.data_dir / "sessions" / "transcripts" / file_name(listed.meta.key)
-            tail = Tail(path)
+            tail = await asyncio.to_thread(open_tail, settings, listed.meta.key)
         messages = await archive.lines(listed.meta.key, options.lines)
     if options.json and tail is None:
         lines = [_message_as_json(message) for message in messages]
@@ -145,7 +145,7 @@ async def show_session(settings: Settings, options: argparse.Namespace) -> int:
     if not options.json:
         meta = listed.meta
         title = excerpt(meta.title, 80) or "(empty)"
-        facts = f"{title} · {count(meta.messages, 'message')} · {meta.status.word} · agent {meta.agent}"
+        facts = f"{title} · {count(meta.messages, 'message')} · {meta.status_word} · agent {meta.agent}"
         print(printable(f"Session {meta.number} of {meta.scope}\n{facts}"))
     _print_messages(messages, as_json=options.json)
     known = set(messages)
@@ -155,6 +155,43 @@ async def show_session(settings: Settings, options: argparse.Namespace) -> int:
         if not new:
             await asyncio.sleep(POLL_INTERVAL)
     return EXIT_OK
+
+
+def open_tail(settings: Settings, key: str) -> "Tail | RowTail":
+    if settings.storage.engine is StorageEngine.FILES:
+        return Tail(settings.gateway.data_dir / "sessions" / "transcripts" / file_name(key))
+    return RowTail(settings.storage, key)
+
+
+class RowTail:
+    """Returns the lines that are added to a session in a database after its creation. Every method blocks."""
+
+    def __init__(self, storage: StorageSettings, key: str) -> None:
+        self._storage = storage
+        self._key = key
+        ((self._seq,),) = self._query("SELECT max(seq) FROM entry WHERE session = ?", key)
+        if self._seq is None:
+            raise Refused("The session has been deleted.")
+
+    def read(self) -> list[bytes]:
+        """Return the next lines; an empty list if there are none."""
+        found = self._query(
+            "SELECT seq, line FROM entry WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
+            *(self._key, self._seq, _ROWS_AT_ONCE),
+        )
+        if found:
+            self._seq = found[-1][0]
+        elif not self._query("SELECT 1 FROM session WHERE key = ?", self._key):
+            raise Refused("The session has been deleted.")
+        return [line.encode() for _, line in found]
+
+    def _query(self, sql: str, *parameters: object) -> list[Any]:  # Any: the types of the columns.
+        # A connection for each read: `asyncio.to_thread` calls this in different threads.
+        try:
+            with closing(open_reader(self._storage)) as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except OSError as error:
+            raise Refused(f"Can't read the transcript: {error.strerror}.") from error
 
 
 class Tail:

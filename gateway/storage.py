@@ -1,0 +1,112 @@
+"""Opens the storage that `storage.url` names: the spool and the sessions, in files or in a database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import structlog
+
+from config import Settings, StorageEngine, StorageSettings
+from config.files import make_private_directory
+from gateway.aio import backoff_delays
+from gateway.data_dir import DataDirLock, unusable
+from gateway.database.migrate import ensure_current
+from gateway.database.postgres import connection_options, describe
+from gateway.database.sqlite import create_file
+from gateway.sessions.storage.database import DatabaseStorage
+from gateway.sessions.storage.disk import Disk
+from gateway.sessions.storage.files import FileStorage
+from gateway.sessions.storage.interface import SessionStorage
+from gateway.sessions.storage.reader import open_reader
+from gateway.sessions.storage.row_operations import SaveRepos
+from gateway.sessions.storage.row_search import PostgresSearch, SqliteSearch
+from gateway.spool import Spool, SpoolUnavailable
+from gateway.storage_copy.contents import UNFINISHED_COPY
+from gateway.storage_copy.open import require_complete_copy
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+START_TIMEOUT = 30.0
+"""Seconds for which a gateway waits for a database that is starting too."""
+
+
+@asynccontextmanager
+async def open_storage(settings: Settings, *, max_wait: float = 0.0) -> AsyncIterator[tuple[Spool, SessionStorage]]:
+    """Open the spool and the storage of the sessions, and migrate the database. The caller holds the data directory.
+
+    Closes the spool at the end; the `SessionManager` closes the storage. Raises `CannotStart` if they cannot be used,
+    and `SpoolUnavailable` if the database cannot be reached within `max_wait` seconds.
+    """
+    async with AsyncExitStack() as stack:
+        directory, storage = settings.gateway.data_dir, settings.storage
+        match storage.engine:
+            case StorageEngine.FILES:
+                require_complete_copy(storage, directory, {})
+                spool = await stack.enter_async_context(await Spool.open(directory))
+                yield spool, FileStorage(directory / "sessions")
+                return
+            case StorageEngine.SQLITE:
+                path = storage.path
+                if path.parent.resolve() != directory.resolve():
+                    await asyncio.to_thread(_make_folder, path.parent)
+                    stack.enter_context(DataDirLock(path.parent))
+                await asyncio.to_thread(create_file, path)
+                await asyncio.to_thread(ensure_current, storage)
+                spool = await stack.enter_async_context(await Spool.open_sqlite(path))
+            case _:
+                await _wait_for_server(storage, max_wait)
+                options = connection_options(storage)
+                spool = await stack.enter_async_context(await Spool.open_database(storage.url, directory, **options))
+        require_complete_copy(storage, directory, await spool.facts(UNFINISHED_COPY))
+        await spool.commit(SaveRepos(repos=settings.repos))
+        sessions = directory / "sessions"
+        await asyncio.to_thread(_make_folder, sessions)
+        yield (
+            spool,
+            DatabaseStorage(
+                partial(open_reader, storage),
+                sessions,
+                row_search=SqliteSearch if storage.engine is StorageEngine.SQLITE else PostgresSearch,
+                mirror=Disk(sessions) if storage.mirror else None,
+            ),
+        )
+
+
+async def _wait_for_server(storage: StorageSettings, max_wait: float) -> None:
+    """Migrate the database as soon as its server can be reached."""
+    deadline = monotonic() + max_wait
+    write_log = log.info  # Once, not for each attempt.
+    for delay in backoff_delays(first=0.1, cap=2.0):
+        try:
+            await asyncio.to_thread(ensure_current, storage)
+        except OSError as error:
+            if monotonic() + delay > deadline:
+                # `strerror` is a sentence without its full stop.
+                advice = f"Is the server of {describe(storage.url)} running?"
+                raise SpoolUnavailable(f"{error.strerror}. {advice}") from error
+            write_log("database_awaited", reason=error.strerror)
+            write_log = log.debug
+        else:
+            return
+        await asyncio.sleep(delay)
+
+
+def database_name(storage: StorageSettings) -> str:
+    """Return what people call the database, without a password; nothing for files."""
+    match storage.engine:
+        case StorageEngine.FILES:
+            return ""
+        case StorageEngine.SQLITE:
+            return str(storage.path)
+        case _:
+            return describe(storage.url)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        make_private_directory(folder)
+    except OSError as error:
+        raise unusable(folder, error) from error

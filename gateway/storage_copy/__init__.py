@@ -1,0 +1,1 @@
+"""Copies all sessions and the spool from one storage engine to another, and verifies the copy."""

@@ -1,0 +1,1 @@
+"""Tests of copies between storage engines."""
