@@ -14,6 +14,7 @@ from config import ConfigError, HttpSettings, Loaded, Problem, Settings
 from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Address, Channel, CommandInfo, EarlierMessage, Line, OpenQuestion, Sender, SessionInfo
 from gateway.conversation import Json
+from gateway.database.migrate import missing_extra
 from gateway.doctor.finding import Finding, Level, error, ok
 from gateway.errors import GatehouseError
 from gateway.sessions.storage.hidden import read_hidden_sessions
@@ -48,6 +49,8 @@ def check_config(load: Callable[[], Loaded], *, is_running: bool) -> ConfigRepor
         return ConfigReport(source=str(invalid.path or "The settings"), problems=invalid.problems)
     settings = loaded.settings
     errors = [*agent_faults(settings), *_folder_errors(settings)]
+    if extra := missing_extra(settings.storage):
+        errors.append(extra)
     channels: dict[tuple[str, str], Channel] = {}
     for name, channel in settings.channels.items():
         try:

@@ -14,6 +14,7 @@ from gateway.agent.providers.registry import open_provider
 from gateway.agent.toolbox.shell import run_in_sandbox, sandbox_command
 from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage
+from gateway.doctor.coding_agents import SANDBOX_FIX, check_coding_agents
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.mcp.server import McpServers
@@ -24,16 +25,12 @@ DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
 _FILTERED = "2"
 """The kernel's SECCOMP_MODE_FILTER."""
-_SANDBOX_FIX = (
-    "Install bubblewrap and util-linux, and allow user namespaces. For the system service, "
-    "`gatehouse service install --system` installs the units that the sandbox needs."
-)
 
 
 async def check_peers(
     settings: Settings, channels: Mapping[tuple[str, str], Channel], deadline: float
 ) -> list[Finding]:
-    """Call all platforms, all models that an agent may use, and the sandbox at the same time."""
+    """Call all platforms, all models that an agent may use, and the sandboxes at the same time."""
     models: list[tuple[str, str | None]] = []
     for agent in settings.agents.values():
         if agent.backend is Backend.LLM:
@@ -48,7 +45,8 @@ async def check_peers(
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(check, name=f"doctor:{number}") for number, check in enumerate(checks)]
-    return [task.result() for task in tasks]
+        programs = group.create_task(check_coding_agents(settings), name="doctor:programs")
+    return [*(task.result() for task in tasks), *programs.result()]
 
 
 async def check_channel(channel: Channel, deadline: float) -> Finding:
@@ -109,16 +107,16 @@ def check_mcp(servers: McpServers) -> Iterator[Finding]:
 async def check_sandbox(settings: Settings) -> Finding:
     shell, gateway = settings.tools.shell, settings.gateway
     if not shell.enabled:
-        return ok("sandbox", "The shell is off, so no sandbox is needed.")
+        return ok("sandbox", "The shell is off, so it needs no sandbox.")
     # Before the first start, the folder of the workspaces may not exist.
     folders = (gateway.workspace_root, gateway.data_dir, Path("/"))
     folder = await asyncio.to_thread(lambda: next(path for path in folders if path.is_dir()))
     try:
         ended = await run_in_sandbox(sandbox_command("grep ^Seccomp: /proc/self/status", folder, shell), shell)
     except SandboxUnavailable as failure:
-        return (warning if shell.allow_unsandboxed else error)("sandbox", str(failure), _SANDBOX_FIX)
+        return (warning if shell.allow_unsandboxed else error)("sandbox", str(failure), SANDBOX_FIX)
     if ended.exit_code or ended.stopped_for:
-        return error("sandbox", f"Can't run commands in {folder}: {ended.stopped_for or ended.output}", _SANDBOX_FIX)
+        return error("sandbox", f"Can't run commands in {folder}: {ended.stopped_for or ended.output}", SANDBOX_FIX)
     if ended.output.split()[-1:] != [_FILTERED]:
         message = "Commands run in bubblewrap, but without a filter for system calls, which this machine lacks."
         return warning("sandbox", message, "Use an x86_64 or aarch64 machine, or keep the shell off.")

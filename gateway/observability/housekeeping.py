@@ -13,12 +13,14 @@ from typing import Protocol
 
 import structlog
 
+from config import Backend
 from gateway.access.rules import Live
 from gateway.files.uploads import FileRoutes
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
-from gateway.spool import Spool, SpoolFull
+from gateway.sessions.retention import SweepReport
+from gateway.spool import Spool, SpoolUnavailable
 from gateway.turns.grants import GrantBook
 
 log = structlog.get_logger()
@@ -146,14 +148,20 @@ class Housekeeping:
             await asyncio.sleep(self._sessions.flush_delay(self._live.settings.gateway.flush_interval))
             await self._attempt("flush", self._flusher.flush)
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
-            sweep = partial(self._sessions.sweep, is_busy=self._lanes.is_busy, expires=is_clock_trusted)
-            await self._attempt("sessions", sweep)
+            await self._attempt("sessions", partial(self.sweep, expires=is_clock_trusted))
             await self._attempt("grants", self._remove_grants)
             await self._attempt("spool", partial(self._spool.delete_old_rows, self._now()))
             await self._attempt("uploads", self._uploads.tidy)
             if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:
                 self._trimmed_at = self._spool.transactions
                 await self._attempt("memory", partial(asyncio.to_thread, return_free_memory))
+
+    async def sweep(self, *, expires: bool = True) -> SweepReport:
+        """Complete idle sessions and archive old ones, except those with a turn."""
+        agents = self._live.settings.agents
+        # The program of a coding agent takes hundreds of megabytes, so its sessions have a limit of their own.
+        minutes = {name: agent.idle_minutes for name, agent in agents.items() if agent.backend is Backend.ACP}
+        return await self._sessions.sweep(is_busy=self._lanes.is_busy, expires=expires, minutes_of_agents=minutes)
 
     async def _remove_grants(self) -> None:
         """Remove what was allowed for sessions that were pruned, archived or deleted."""
@@ -164,7 +172,7 @@ class Housekeeping:
         """Do one job. If the system does not let it, such as for lack of descriptors, the next round tries again."""
         try:
             await work()
-        except SpoolFull:
+        except SpoolUnavailable:
             return
         except (OSError, ImportError) as error:  # An import fails in its own way without descriptors.
             if job not in self._failing:  # Logged once, not in each round.

@@ -170,6 +170,8 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
     yield gauge("gatehouse_turns_awaiting_approval", "Turns waiting for approval.", report.turns_awaiting_approval)
     oldest = report.turns[0].seconds if report.turns else 0.0
     yield gauge("gatehouse_turn_oldest_seconds", "Running time of the oldest turn.", oldest)
+    programs = sum(report.coding_agents.values())
+    yield gauge("gatehouse_coding_agents", "Running programs of coding agents.", programs)
     yield gauge("gatehouse_replies_waiting", "Parts of replies waiting for delivery.", report.replies_waiting)
     yield histogram("gatehouse_event_loop_lag_seconds", "Lag of the event loop, sampled.", {(): metrics.lag})
 
@@ -181,6 +183,11 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
     yield gauge("gatehouse_spool_busy_seconds", "Duration of the running commit.", report.spool_busy_seconds)
     yield gauge("gatehouse_spool_lost", "1 if the spool was lost before this start.", int(report.spool_lost))
     yield counter("gatehouse_spool_transactions_total", "Commits to the spool.", report.spool_transactions)
+    if report.storage is not None:
+        engine: dict[Labels, float] = {(report.storage.engine,): 1}
+        yield gauge("gatehouse_storage_info", "The storage engine.", engine, ("engine",))
+        yield counter("gatehouse_commit_seconds_total", "Time of all commits.", report.storage.commit_seconds)
+        yield counter("gatehouse_slow_commits_total", "Commits of more than 250 ms.", report.storage.slow_commits)
     if report.spool is not None:
         inbox: dict[Labels, float] = {(state,): report.spool.messages.get(state, 0) for state in UNFINISHED_MESSAGES}
         outbox: dict[Labels, float] = {(state,): report.spool.replies.get(state, 0) for state in UNFINISHED_REPLIES}

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +11,11 @@ from time import monotonic
 import msgspec
 from aiohttp import web
 
+from config import StorageEngine
 from gateway import __version__
 from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Access, Caller, Route
+from gateway.database.migrate import HEAD
 from gateway.http.routes import Health
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -22,7 +24,7 @@ from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, SessionFlusher
 from gateway.outbound.delivery_health import DeliveryHealth, Outage
 from gateway.sessions import SessionManager
-from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolFull, Stats
+from gateway.spool import OutboxRow, Spool, SpoolBroken, SpoolUnavailable, Stats
 from gateway.text.plain import count, duration, in_bytes
 from gateway.turns.agents import AgentRegistry
 
@@ -65,6 +67,16 @@ class SpoolReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     messages: dict[str, int]
     replies: dict[str, int]
+
+
+class StorageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`database` and `schema` are empty for files. `commit_seconds` is the time of all commits together."""
+
+    engine: str
+    database: str
+    schema: str
+    commit_seconds: float
+    slow_commits: int
 
 
 class FlushReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +138,10 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Channels that cannot send at the moment."""
     notes: tuple[str, ...] = ()
     """Facts that the operator should know, but that need no action."""
+    coding_agents: dict[str, int] = {}
+    """How many programs of each coding agent run."""
+    storage: StorageReport | None = None
+    """None for an older daemon."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +149,9 @@ class GatewayStatus:
     channels: ChannelRegistry
     sessions: SessionManager
     spool: Spool
+    engine: StorageEngine
+    database: str
+    """What people call the database, without a password; empty for files."""
     flusher: SessionFlusher
     disk: DiskSpace
     lanes: Lanes[Job]
@@ -141,6 +160,8 @@ class GatewayStatus:
     delivery: DeliveryHealth
     mcp: McpServers
     agents: AgentRegistry
+    coding_agents: Callable[[], Mapping[str, int]]
+    """Returns how many programs of each coding agent run."""
     metrics: Metrics
     is_stopping: Callable[[], bool]
     now: Callable[[], datetime]
@@ -171,7 +192,8 @@ class GatewayStatus:
         if self.spool.trouble is not None:
             yield self.spool.trouble
         if self.spool.busy_for() > COMMIT_TIMEOUT:
-            yield f"The disk hasn't responded for {self.spool.busy_for():.0f} seconds."
+            place = "database" if self.engine is StorageEngine.POSTGRESQL else "disk"
+            yield f"The {place} hasn't responded for {self.spool.busy_for():.0f} seconds."
         if self.flusher.busy_for() > FLUSH_TIMEOUT:
             yield f"Writing the sessions to disk has taken {self.flusher.busy_for():.0f} seconds so far."
 
@@ -211,9 +233,12 @@ class GatewayStatus:
         health = self.health()
         channels = ", ".join(f"{channel.name} {channel.state}" for channel in health.channels)
         approvals = f", {self.lanes.parked_count} waiting for approval" if self.lanes.parked_count else ""
+        programs = sum(self.coding_agents().values())
+        coding = f", {count(programs, 'coding agent')} started" if programs else ""
+        waiting = f"{count(self.lanes.waiting, 'message')} waiting"
         lines = [
             f"Gatehouse {__version__}, up {duration(self.now() - self._started_at)}; channels: {channels}.",
-            f"{count(self.lanes.running, 'turn')} running{approvals}, {count(self.lanes.waiting, 'message')} waiting.",
+            f"{count(self.lanes.running, 'turn')} running{approvals}, {waiting}{coding}.",
             *(f"Trouble: {trouble}" for trouble in (*health.troubles, *health.warnings)),
             *self._notes(),
         ]
@@ -224,7 +249,7 @@ class GatewayStatus:
         try:
             async with asyncio.timeout(SPOOL_TIMEOUT):
                 stats = await self.spool.stats()
-        except (TimeoutError, SpoolFull, SpoolBroken):
+        except (TimeoutError, SpoolUnavailable, SpoolBroken):
             stats = None
         health, times = self.health(), os.times()
         return StatusReport(
@@ -234,6 +259,7 @@ class GatewayStatus:
             ready=health.ready,
             taken_at=self.now(),
             started_at=self._started_at,
+            coding_agents=dict(self.coding_agents()),
             uptime_seconds=round(monotonic() - self._started, 3),
             troubles=health.troubles,
             warnings=health.warnings,
@@ -275,6 +301,13 @@ class GatewayStatus:
             ),
             spool_busy_seconds=round(self.spool.busy_for(), 3),
             spool_transactions=self.spool.transactions,
+            storage=StorageReport(
+                engine=self.engine.value,
+                database=self.database,
+                schema=HEAD if self.database else "",
+                commit_seconds=round(self.spool.commit_seconds, 6),
+                slow_commits=self.spool.slow_commits,
+            ),
             flush=FlushReport(
                 age_seconds=round(self.flusher.age(), 3),
                 took_seconds=None if self.flusher.took is None else round(self.flusher.took, 6),

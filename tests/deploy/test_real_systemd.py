@@ -23,9 +23,12 @@ pytestmark = [
     pytest.mark.timeout(900),  # For slow machines: there is one boot for all checks.
 ]
 
-LAUNCHER = """#!/bin/sh
+PYTHON = """#!/bin/sh
 export PYTHONPATH=/opt/gatehouse:{site} PYTHONDONTWRITEBYTECODE=1
-exec /opt/python/bin/{python} -c 'import sys; from gateway.cli import main; sys.exit(main())' "$@"
+exec /opt/python/bin/{python} "$@"
+"""
+LAUNCHER = """#!/bin/sh
+exec /usr/local/bin/gatehouse-python -c 'import sys; from gateway.cli import main; sys.exit(main())' "$@"
 """
 
 MODEL = """
@@ -58,6 +61,30 @@ asking = socket.socket(socket.AF_UNIX)
 asking.connect("/run/gatehouse-sandbox.socket")
 asking.send(b"{}")
 asking.recv(1)
+"""
+
+# Root may use the service as well. The pipes of a program are passed through the socket.
+TALK_TO_PROGRAM = """
+import asyncio, shutil, sys
+from pathlib import Path
+from gateway.sandbox.bubblewrap import SandboxLimits
+from gateway.sandbox.program import SandboxedProgram, open_program
+
+script = "cat /proc/self/stat | cut -d ' ' -f 19; hostname; id -un; touch made; read -r line; echo got $line"
+script += "; node -e 'console.log(6 * 7, os.userInfo().username)'" if shutil.which("node") else "; echo 42 agent"
+
+async def main():
+    repository = Path("/var/lib/gatehouse/repository")
+    limits = SandboxLimits(memory_bytes=int(sys.argv[1]) * 1024**2, processes=200)
+    program = SandboxedProgram(
+        argv=("/bin/sh", "-c", sys.argv[2] if len(sys.argv) > 2 else script), env={"KEY": "canary-agent-key"},
+        cwd=repository, writable=(repository,), limits=limits,
+    )
+    async with open_program(program, Path("/run/gatehouse-sandbox.socket")) as running:
+        running.stdin.write(b"hello\\n")
+        print((await running.stdout.read()).decode(), await running.wait(), running.stderr_tail())
+
+asyncio.run(main())
 """
 
 ALICE = "cd /home/alice && runuser -u alice -- env HOME=/home/alice XDG_RUNTIME_DIR=/run/user/4711"
@@ -125,6 +152,7 @@ def test_service_works_under_a_real_systemd(machine: Machine) -> None:
     assert "the model has answered" in machine.run(f"{GATEHOUSE} chat --once hello")
     check_that_only_the_service_reads_its_credentials(machine)
     check_the_sandbox_inside_the_unit(machine)
+    check_a_program_in_the_unit(machine)
     check_reload(machine)
     check_that_a_stop_loses_no_turn(machine)
     check_restart_after_a_crash(machine)
@@ -139,13 +167,14 @@ def test_service_works_under_a_real_systemd(machine: Machine) -> None:
 def prepare(machine: Machine) -> None:
     site = sysconfig.get_path("purelib").replace(str(ROOT), "/opt/gatehouse")
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    machine.write("/usr/local/bin/gatehouse", LAUNCHER.format(site=site, python=python))
+    machine.write("/usr/local/bin/gatehouse-python", PYTHON.format(site=site, python=python))
+    machine.write("/usr/local/bin/gatehouse", LAUNCHER)
     # A Python below /root names a shared library that the service's user cannot read. The sandbox starts it without our
     # environment, so only the linker's own cache helps.
     machine.run("ln -sf /opt/python/lib/libpython3.*.so.* /usr/local/lib/ && ldconfig")
     machine.write("/etc/gatehouse/gatehouse.toml", CONFIG)
     machine.write("/etc/systemd/system/gatehouse.service.d/test.conf", DROP_IN)
-    machine.run("chmod 755 /usr/local/bin/gatehouse; umask 077; echo canary-web-token-0123456789 > /root/web.token")
+    machine.run("chmod 755 /usr/local/bin/gatehouse*; umask 077; echo canary-web-token-0123456789 > /root/web.token")
     machine.run(f"systemd-run --unit=model /opt/python/bin/{python} /opt/gatehouse/tests/deploy/model.py")
 
 
@@ -168,6 +197,19 @@ def check_the_sandbox_inside_the_unit(machine: Machine) -> None:
     assert "Commands run in bubblewrap, with a filter for system calls." in told, told
     assert "/etc/systemd/system/gatehouse.service is up to date." in told, told
     assert "FAIL " not in told, told
+
+
+def check_a_program_in_the_unit(machine: Machine) -> None:
+    folder = "/var/lib/gatehouse/repository"
+    machine.write("/opt/talk.py", TALK_TO_PROGRAM)
+    machine.run(f"mkdir {folder} && chown --reference=/var/lib/private/gatehouse {folder}")
+    said = machine.run("gatehouse-python /opt/talk.py 2000")
+    assert said.split()[:7] == ["10", "sandbox", "agent", "got", "hello", "42", "agent"], said
+    assert said.rstrip().endswith("ProgramExit(code=0, stopped_for='')"), said  # Nothing on its standard error.
+    machine.run(f"test -e {folder}/made")
+    hungry = "head -c 100000000 /dev/zero > /tmp/large; sleep 600"
+    assert "more than 64 MB of memory" in machine.run(f"gatehouse-python /opt/talk.py 64 '{hungry}'")
+    assert machine.attempt("pgrep bwrap").stdout == ""
 
 
 def check_reload(machine: Machine) -> None:

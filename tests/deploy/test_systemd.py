@@ -61,7 +61,13 @@ def test_system_units_are_hardened(unit: str, exposure: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("unit", ["gatehouse.service", "gatehouse-user.service"])
 def test_exit_code_78_is_not_restarted(unit: str) -> None:
     lines = (UNITS / unit).read_text().splitlines()
-    assert {"Type=notify", "Restart=on-failure", "RestartPreventExitStatus=78", "WatchdogSec=60"} <= set(lines)
+    assert {
+        "Type=notify",
+        "Restart=on-failure",
+        "RestartPreventExitStatus=78",
+        "KillMode=mixed",
+        "WatchdogSec=60",
+    } <= set(lines)
 
 
 def test_service_and_root_use_the_same_data_directory(tmp_path: Path) -> None:

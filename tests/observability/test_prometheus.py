@@ -75,7 +75,7 @@ async def test_no_label_names_a_person_a_chat_or_a_session(tmp_path: Path) -> No
             await chat.say("hello", peer=peer, sender=Sender(id=peer, name=peer))
             await chat.hear_message()
         seen = await scrape(tmp_path / "data")
-    known = {"channel", "account", "verdict", "outcome", "command", "model", "kind", "state", "version", "le"}
+    known = {"channel", "account", "verdict", "outcome", "command", "model", "kind", "state", "version", "engine", "le"}
     assert set().union(*seen.labels.values()) <= known
 
 
