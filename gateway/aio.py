@@ -197,6 +197,18 @@ POST_DELAY = 0.05
 """Seconds for which posted work may wait in a worker thread, so that one wake-up of the thread runs many."""
 
 
+async def wait_for_any(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    if len(events) == 1:
+        await events[0].wait()
+        return
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(event.wait(), name="wait_for_any") for event in events]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+
+
 async def open_output_pipe(limit: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
     """Open a pipe for the output of a process. Return its reader, the transport to close, and the end for the process.
 

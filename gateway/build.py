@@ -16,6 +16,8 @@ from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import Pairing, UnknownSenders
 from gateway.access.rules import Live, has_chat_owner, may_receive
 from gateway.access.tokens import TOKEN_FACTS, TokenBook, TokenIssuer
+from gateway.acp.homes import AgentHomes
+from gateway.acp.pool import CodingAgents
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser, post_safely
 from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
@@ -38,6 +40,7 @@ from gateway.commands.deletion import SessionDeletion
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands
 from gateway.commands.reminders import ReminderCommands
+from gateway.commands.repos import RepoCommands
 from gateway.commands.runner import CommandRunner
 from gateway.commands.sessions import SessionCommands
 from gateway.commands.turns import TurnCommands
@@ -72,8 +75,13 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.long_replies import LongReplies, max_reply_parts
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import Reminders, ReminderScheduler
+from gateway.repos.git import Git
+from gateway.repos.repositories import Repositories
+from gateway.repos.worktrees import Worktrees
+from gateway.sandbox.program_process import end_orphans
 from gateway.sessions import SessionManager
 from gateway.spool import AddToOutbox, Spool
+from gateway.storage import START_TIMEOUT, database_name, open_storage
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -107,18 +115,23 @@ async def open_daemon(
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
         require_complete_restore(directory)
-        spool = await closing.enter_async_context(await Spool.open(directory))
+        await asyncio.to_thread(end_orphans)
+        spool, storage = await closing.enter_async_context(open_storage(settings, max_wait=START_TIMEOUT))
         store = FileStore(directory / "files", settings.files.max_stored_bytes)
         await store.open()
-        sessions = await SessionManager.open(
-            directory / "sessions", settings.session, now, journal=spool, remove_files=store.remove_session
-        )
+        homes = AgentHomes(directory / "agents")
+
+        async def remove_files(session: str) -> bool:
+            return await store.remove_session(session) and await homes.remove(session)
+
+        sessions = await SessionManager.open(storage, settings.session, now, journal=spool, remove_files=remove_files)
         closing.push_async_callback(sessions.close)
         await sessions.recover()
-        await store.remove_orphans(
-            (meta.key for scope in sessions.scopes() for meta in sessions.list(scope)),
-            archived=await sessions.archive.transcript_names(),
-        )
+        for folders in (store, homes):
+            await folders.remove_orphans(
+                (meta.key for scope in sessions.scopes() for meta in sessions.list(scope)),
+                archived=await sessions.archive.transcript_names(),
+            )
         await migrate_workspaces(settings, spool=spool, store=store, sessions=sessions)
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
@@ -127,6 +140,7 @@ async def open_daemon(
             spool=spool,
             store=store,
             sessions=sessions,
+            homes=homes,
             auth=Auth(token),
             listen=listen,
             now=now,
@@ -140,12 +154,13 @@ async def open_daemon(
         yield daemon
 
 
-def build_daemon(
+def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     settings: Settings,
     *,
     spool: Spool,
     store: FileStore,
     sessions: SessionManager,
+    homes: AgentHomes,
     auth: Auth,
     listen: bool = True,
     now: Callable[[], datetime] = utc_now,
@@ -158,9 +173,11 @@ def build_daemon(
     dispatcher: Dispatcher
     server: HttpServer
     daemon: Daemon
+    coding_agents: CodingAgents
 
     live = Live(settings, token_book=TokenBook(now))
     metrics = Metrics()
+    repos = Repositories(live)
 
     # Channels and outbound messages.
     migrations = ChatMigrations(live, spool)
@@ -197,6 +214,16 @@ def build_daemon(
     )
     lanes, readings = open_lanes(name="lane"), open_lanes(name="reading")
 
+    # Repositories, and the folders in them that sessions work in.
+    worktrees = Worktrees(
+        data_dir=settings.gateway.data_dir,
+        repos=repos,
+        git=Git(live),
+        sessions=sessions,
+        spool=spool,
+        is_busy=lanes.is_busy,
+    )
+
     # Status, metrics and periodic work.
     flusher = SessionFlusher(sessions, metrics.flushes.observe)
     disk = DiskSpace(settings.gateway.data_dir)
@@ -204,6 +231,8 @@ def build_daemon(
         channels=channels,
         sessions=sessions,
         spool=spool,
+        engine=settings.storage.engine,
+        database=database_name(settings.storage),
         flusher=flusher,
         disk=disk,
         lanes=lanes,
@@ -211,6 +240,7 @@ def build_daemon(
         delivery=delivery.health,
         mcp=mcp,
         agents=agents,
+        coding_agents=lambda: coding_agents.running,
         metrics=metrics,
         is_stopping=shutdown.is_requested,
         now=now,
@@ -246,6 +276,7 @@ def build_daemon(
     context = TurnContext(
         live=live, agents=agents, mcp=mcp, sessions=sessions, meter=meter, compactor=compactor, store=store, now=now
     )
+    coding_agents = CodingAgents(live=live, sessions=sessions, store=store, homes=homes, worktrees=worktrees)
     turns = TurnRunner(
         live=live,
         sessions=sessions,
@@ -259,6 +290,7 @@ def build_daemon(
         delivery=delivery,
         reactions=reactions,
         files=downloads,
+        coding_agents=coding_agents,
         reminders=reminders,
         compactor=compactor,
         slots=slots,
@@ -295,11 +327,24 @@ def build_daemon(
     )
     archive = ArchiveCommands(sessions, lanes, now=now)
     deletion = SessionDeletion(sessions, lanes, spool, delivery)
+    repo_commands = RepoCommands(
+        live=live, sessions=sessions, repos=repos, git=Git(live), worktrees=worktrees, long_replies=long_replies
+    )
+    session_commands = SessionCommands(live, sessions, lanes, deletion, archive, repos, repo_commands.describe, now=now)
     commands = CommandRunner(
         {
-            **SessionCommands(live, sessions, lanes, deletion, archive, now=now).handlers(),
+            **session_commands.handlers(),
+            **repo_commands.handlers(),
             **archive.handlers(),
-            **AgentCommands(live=live, sessions=sessions, agents=agents, mcp=mcp, compactor=compactor).handlers(),
+            **AgentCommands(
+                live=live,
+                sessions=sessions,
+                agents=agents,
+                mcp=mcp,
+                compactor=compactor,
+                repos=repos,
+                start_session=session_commands.start,
+            ).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **ApprovalCommands(approvals, grants, long_replies).handlers(),
             **TurnCommands(sessions, lanes, readings, spool, turns).handlers(),
@@ -334,6 +379,7 @@ def build_daemon(
         delivery=delivery,
         reactions=reactions,
         downloads=downloads,
+        repos=repos,
         now=now,
     )
     intake = Intake(
@@ -346,6 +392,7 @@ def build_daemon(
         approvals=approvals,
         unknown_senders=UnknownSenders(live, pairing, now=now),
         owner_chats=owner_chats,
+        repos=repos,
         metrics=metrics,
         now=now,
     )
@@ -353,7 +400,7 @@ def build_daemon(
 
     # The API for programs.
     programs = ProgramSessions(
-        live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, intake=intake, now=now
+        live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, intake=intake, repos=repos, now=now
     )
     for name in PROGRAM_CHANNELS:
         channels.host(ProgramChannel(name, programs.record_notice))
@@ -373,8 +420,18 @@ def build_daemon(
             archive=archive_routes,
             uploads=uploads,
             lanes=lanes,
+            repos=repos,
         ),
-        Overview(live=live, sessions=sessions, agents=agents, spool=spool, lanes=lanes, health=status.health, now=now),
+        Overview(
+            live=live,
+            sessions=sessions,
+            agents=agents,
+            repos=repos,
+            spool=spool,
+            lanes=lanes,
+            health=status.health,
+            now=now,
+        ),
     )
 
     stateless = StatelessRuns(
@@ -393,6 +450,7 @@ def build_daemon(
         sessions=sessions,
         programs=programs,
         prompts=prompts,
+        repos=repos,
         spool=spool,
         lanes=lanes,
         uploads=uploads,
@@ -468,6 +526,7 @@ def build_daemon(
         status=status,
         housekeeping=housekeeping,
         turns=turns,
+        coding_agents=coding_agents,
         commands=commands,
         pairing=pairing,
         tokens=tokens,
@@ -477,6 +536,7 @@ def build_daemon(
         programs=programs,
         events=events,
         stateless=stateless,
+        worktrees=worktrees,
         auth=auth,
         server=server,
         shutdown=shutdown,

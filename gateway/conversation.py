@@ -13,6 +13,15 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     input: dict[str, Json]
     fault: str = ""
     """Why it cannot run, as a sentence for the model: its arguments were not a JSON object."""
+    title: str = ""
+    """A few words of a coding agent about the call. Then `name` is only its kind, such as `edit` or `execute`."""
+
+
+class FileDiff(Struct, frozen=True, kw_only=True):
+    """The change of one file as a unified diff. It may be shortened."""
+
+    path: str
+    diff: str
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
@@ -21,6 +30,8 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
     id: str
     output: str
     is_error: bool = False
+    diffs: tuple[FileDiff, ...] = ()
+    """Files that a coding agent has changed with the call."""
 
 
 class Picture(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from gateway.access.owner_chats import OWNER_CHAT_FACTS, OwnerChats
 from gateway.access.pairing import Pairing
 from gateway.access.rules import Live, may_talk, named_people
 from gateway.access.tokens import TokenIssuer
+from gateway.acp.pool import CodingAgents
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.api.events import EventStreams
@@ -42,10 +43,11 @@ from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.reminders import ReminderScheduler
+from gateway.repos.worktrees import WORKSPACE_FACTS, Worktrees
 from gateway.routing import is_reachable
 from gateway.sessions import SessionManager
 from gateway.sessions.storage.hidden import HiddenSessions
-from gateway.spool import GRANT_FACTS, ResetAttempts, Spool, SpoolBroken, SpoolFull, WrongState
+from gateway.spool import GRANT_FACTS, ResetAttempts, Spool, SpoolBroken, SpoolUnavailable, WrongState
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactor
@@ -103,6 +105,7 @@ class Daemon:
     status: GatewayStatus
     housekeeping: Housekeeping
     turns: TurnRunner
+    coding_agents: CodingAgents
     commands: CommandRunner
     pairing: Pairing
     tokens: TokenIssuer
@@ -112,6 +115,7 @@ class Daemon:
     programs: ProgramSessions
     events: EventStreams
     stateless: StatelessRuns
+    worktrees: Worktrees
     auth: Auth
     server: HttpServer
     shutdown: ShutdownRequest
@@ -139,6 +143,7 @@ class Daemon:
                 lanes.open(tasks)
             self.downloads.open(tasks)
             self.compactor.open(tasks)
+            self.coding_agents.open(tasks)
             self.mcp.start(tasks, self.live.settings.mcp)
             side_tasks = [
                 tasks.create_task(self.housekeeping.run(), name="flush"),
@@ -156,6 +161,7 @@ class Daemon:
             ready()
             side_tasks.append(tasks.create_task(self.agents.warm_up(), name="providers:warming_up"))
             side_tasks.append(tasks.create_task(self.programs.run(), name="api:idle_sessions"))
+            side_tasks.append(tasks.create_task(self.worktrees.run(), name="worktrees"))
             reminders = tasks.create_task(self.reminders.run(), name="reminders")
             await self.shutdown.wait()
             reminders.cancel()
@@ -170,6 +176,7 @@ class Daemon:
         self.owner_chats.read(await self.spool.facts(OWNER_CHAT_FACTS))
         self.grants.read(await self.spool.facts(GRANT_FACTS))
         self.migrations.read(await self.spool.facts(MIGRATION_FACTS))
+        self.worktrees.read(await self.spool.facts(WORKSPACE_FACTS))
         await WorkRecovery(
             spool=self.spool,
             sessions=self.sessions,
@@ -217,6 +224,7 @@ class Daemon:
         await agents.warm_up()
 
         self.live.settings = settings
+        self.coding_agents.end_removed()
         if self.auth.replace_token(token):
             also_hide(token)
             self.server.drop_owners()
@@ -250,8 +258,8 @@ class Daemon:
         ]
         try:
             await self.pairing.shut_out(lost)
-        except SpoolFull as full:  # They have lost access nevertheless. Only a restart would forget the waiting time.
-            log.warning("access_removal_not_stored", reason=str(full))
+        except SpoolUnavailable as error:  # They have lost access. Only a restart would forget the waiting time.
+            log.warning("access_removal_not_stored", reason=str(error))
 
     async def _shut_down(self) -> None:
         """Finish or suspend all work. `build.open_daemon` closes the HTTP server, the sessions and the spool after it.
@@ -272,6 +280,7 @@ class Daemon:
         self.lanes.stop_all("")
         self.readings.stop_all("")
         await self.shutdown.wait_for(self._drained(), FINAL_TIMEOUT)
+        await self.coding_agents.stop()
         self.downloads.close()
         # 3. Send the replies that are committed.
         await self.shutdown.wait_for(self.delivery.chats.drained(), FINAL_TIMEOUT)
@@ -280,7 +289,7 @@ class Daemon:
         self.delivery.chats.stop_all("")
         # 4. Write everything down. A suspended turn did not crash, so its attempt does not count.
         suspended += self.commands.suspended
-        with suppress(SpoolFull, WrongState):  # Then the attempt counts after all; each turn has a few.
+        with suppress(SpoolUnavailable, WrongState):  # Then the attempt counts after all; each turn has a few.
             await self.spool.commit(*(ResetAttempts(turn=turn) for turn in suspended))
         await self.tokens.save_last_uses()
         await self.stateless.store_usage()

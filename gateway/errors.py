@@ -5,12 +5,14 @@ GatehouseError
 ├── CannotStart             exit 78: a restart cannot fix it (directory in use, port in use)
 ├── Refused                 tell the person this sentence; nothing else has happened
 │   └── SessionDamaged      answer the message in a new session
+├── ClientRefused           answer the request of a coding agent with this sentence
 ├── ChannelError
 │   ├── Transient           the platform failed: try again, after `retry_after` if it asked for that
 │   │   └── NotAccepted     the core cannot take this now: do not acknowledge it, offer it again later
 │   │       └── RateLimited tell the program that it is too fast
 │   ├── AuthRejected        retire this channel and keep the others
 │   └── Undeliverable       drop this message and tell the sender
+├── AgentFailed             end the turn with this sentence, and its session: the program of a coding agent is broken
 └── ProviderFailed          end the turn with this sentence as its visible answer
     ├── ContextTooLong      shorten the conversation and retry once
     ├── ProviderBusy        retry, after `retry_after` if it asked for that; then as below
@@ -21,9 +23,11 @@ from config import ConfigError
 
 __all__ = [
     "OUR_FAULT",
+    "AgentFailed",
     "AuthRejected",
     "CannotStart",
     "ChannelError",
+    "ClientRefused",
     "ConfigError",
     "ContextTooLong",
     "GatehouseError",
@@ -63,6 +67,10 @@ class SessionDamaged(Refused):
         self.problem = problem
 
 
+class ClientRefused(GatehouseError):
+    """A coding agent asked for a file or a command that it does not get."""
+
+
 class ChannelError(GatehouseError):
     pass
 
@@ -77,7 +85,7 @@ class Transient(ChannelError):
 
 
 class NotAccepted(Transient):
-    """The core cannot take a message or a fact now: its disk is full, or the gateway is shutting down.
+    """The core cannot take a message or a fact now: its storage is unavailable, or the gateway is shutting down.
 
     The platform has not failed, so a channel does not report itself as down. It derives from `Transient` for channels
     that know only that class: they retry as well.
@@ -94,6 +102,14 @@ class AuthRejected(ChannelError):
 
 class Undeliverable(ChannelError):
     pass
+
+
+class AgentFailed(GatehouseError):
+    """The program of a coding agent has died or broken the protocol. `details` has its last words, for owners."""
+
+    def __init__(self, message: str, *, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class ProviderFailed(GatehouseError):

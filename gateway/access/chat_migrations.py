@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.access.rules import Live
 from gateway.contract import Address
 from gateway.errors import NotAccepted
-from gateway.spool import SetFact, Spool, SpoolFull
+from gateway.spool import SetFact, Spool, SpoolUnavailable
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class ChatMigrations:
             await self._spool.commit(
                 SetFact(name=f"{MIGRATION_FACTS}{new.channel}/{new.account}/{new.peer}", value=value)
             )
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
         self._live.first_addresses[new] = first
         log.info("chat_moved", channel=new.channel, account=new.account, before=old.peer, chat=new.peer)

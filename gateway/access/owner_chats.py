@@ -10,7 +10,7 @@ import msgspec
 from gateway.access.guests import Applicant, Person
 from gateway.access.rules import Live, is_owner
 from gateway.contract import Address, Button, Outbound, Sender
-from gateway.spool import SetFact, Spool, SpoolFull
+from gateway.spool import SetFact, Spool, SpoolUnavailable
 
 OWNER_CHAT_FACTS = "owner_chats/"
 """The prefix of the facts about the chats of owners."""
@@ -51,7 +51,7 @@ class OwnerChats:
             return
         chat = Address(channel=address.channel, account=address.account, kind=address.kind, peer=address.peer)
         value = msgspec.json.encode((chat, sender)).decode()
-        with suppress(SpoolFull):  # The next message tries again.
+        with suppress(SpoolUnavailable):  # The next message tries again.
             await self._spool.commit(SetFact(name=f"{OWNER_CHAT_FACTS}{person}", value=value))
             self._chats[person] = chat, sender
             self.known.add((chat, sender.id))

@@ -18,7 +18,7 @@ from gateway.access.guests import Person
 from gateway.bounded import BoundedDict
 from gateway.contract import Caller, TokenScope
 from gateway.errors import Refused
-from gateway.spool import Operation, SetFact, Spool, SpoolFull
+from gateway.spool import Operation, SetFact, Spool, SpoolUnavailable
 from gateway.text import excerpt, printable
 
 log = structlog.get_logger()
@@ -178,7 +178,7 @@ class TokenIssuer:
             raise Refused(f"The name of a session is one line of at most {_NAME_WIDTH} characters.")
         settings = self._settings()
         _require_known("agent", new.agent, {"main", *settings.agents})
-        _require_known("repository", new.repo, {repo.name for repo in settings.repos})
+        _require_known("repository", new.repo, {repo.id for repo in settings.repos})
         expires_at = None
         if new.expires_in is not None:
             if not 0 < new.expires_in <= MAX_LIFETIME.total_seconds():
@@ -223,8 +223,8 @@ class TokenIssuer:
     async def _commit(self, *operations: Operation, on_done: Callable[[BaseException | None], None]) -> None:
         try:
             await self._spool.commit(*operations, on_done=on_done)
-        except SpoolFull as full:
-            raise Refused(str(full)) from full
+        except SpoolUnavailable as error:
+            raise Refused(str(error)) from error
 
     async def run(self) -> None:
         """End tokens when they expire, and store last uses once a minute, until cancelled."""
@@ -249,7 +249,7 @@ class TokenIssuer:
             return
         try:
             await self._spool.commit(*(token.save_fact() for token in tokens))
-        except SpoolFull:
+        except SpoolUnavailable:
             self.book.used |= used
 
 

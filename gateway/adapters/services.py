@@ -26,7 +26,7 @@ from gateway.outbound.draft_stream import join_paragraphs
 from gateway.routing import route
 from gateway.sessions import SessionManager
 from gateway.sessions.history import VisibleLine
-from gateway.spool import InboxRow, SetFact, Spool, SpoolFull
+from gateway.spool import InboxRow, SetFact, Spool, SpoolUnavailable
 from gateway.spool.rows import INBOX_OPEN
 from gateway.turns.approvals import Approvals
 
@@ -115,8 +115,8 @@ class SessionBrowser:
             return EarlierMessage()
         try:
             row = await self._spool.find_message(address, event_id)
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
         if row is None or row.inbound.sender.id != sender.id:
             return EarlierMessage()
         turn = row.answered_by or row.turn
@@ -192,8 +192,8 @@ class ChannelStore:
     async def read(self) -> dict[str, str]:
         try:
             facts = await self._spool.facts(self._prefix)
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
         return {name.removeprefix(self._prefix): value for name, value in facts.items()}
 
     async def write(self, facts: Mapping[str, str | None]) -> None:
@@ -201,8 +201,8 @@ class ChannelStore:
             await self._spool.commit(
                 *(SetFact(name=f"{self._prefix}{name}", value=value) for name, value in facts.items())
             )
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
 
 
 async def post_safely(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection[str] = ()) -> None:

@@ -78,7 +78,7 @@ async def supervise(
         except AuthRejected as rejected:
             pulse.retire(str(rejected))
             return
-        except NotAccepted as refusal:  # The platform is fine: the gateway is shutting down, or its disk is full.
+        except NotAccepted as refusal:  # The platform is fine: the gateway is shutting down, or cannot store anything.
             log.warning("message_not_accepted", channel=channel.name, account=channel.account, reason=str(refusal))
             retry_after = refusal.retry_after
         except Transient as failure:

@@ -9,13 +9,14 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
 import msgspec
 from aiohttp import ClientWebSocketResponse, WSMsgType
 
-from config import Settings
+from config import Settings, StorageEngine
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import FRAME_TIMEOUT, ListedSession, LocalArchive
@@ -23,8 +24,10 @@ from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_res
 from gateway.errors import Refused
 from gateway.files.store import FileStore
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
+from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.transfer import split_lines
 from gateway.spool import Spool
+from gateway.storage import open_storage
 
 _LISTED_DECODER = msgspec.json.Decoder(ListedSession)
 _LINE_DECODER = msgspec.json.Decoder(VisibleLine)
@@ -136,12 +139,15 @@ async def open_stores(
         stack.enter_context(DataDirLock(directory))
         require_complete_restore(directory)
         # After a crash, the spool's journal holds entries that are missing in the transcripts.
-        spool = None if as_found else await stack.enter_async_context(await Spool.open(directory))
+        spool: Spool | None = None
+        storage: SessionStorage | Path = directory / "sessions"
+        if not as_found or settings.storage.engine is not StorageEngine.FILES:
+            spool, storage = await stack.enter_async_context(open_storage(settings))
         files = FileStore(directory / "files", settings.files.max_stored_bytes)
         if not as_found:
             await files.open()
         manager = await SessionManager.open(
-            directory / "sessions",
+            storage,
             settings.session,
             lambda: datetime.now(UTC),
             remove_files=files.remove_session,

@@ -27,8 +27,8 @@ class Verdict(StrEnum):
 Deliver = Callable[[Inbound], Awaitable[Verdict]]
 """Hands a message to the core. Once it returns, the message may be acknowledged.
 
-`NotAccepted` means that the core cannot take it now, since its disk is full or it is shutting down. Do not acknowledge
-the message, offer it again later, and do not report the channel as down.
+`NotAccepted` means that the core cannot take it now, since nothing can be stored or it is shutting down. Do not
+acknowledge the message, offer it again later, and do not report the channel as down.
 """
 
 
@@ -73,10 +73,10 @@ class Notebook(Protocol):
     """Small facts that a channel keeps across restarts, such as its read position. Each bot identity has its own."""
 
     async def read(self) -> dict[str, str]:
-        """Return all facts by name. Raises `NotAccepted` if the disk is full."""
+        """Return all facts by name. Raises `NotAccepted` if that cannot be done now."""
 
     async def write(self, facts: Mapping[str, str | None]) -> None:
-        """Return once the facts survive a power cut. None deletes a fact. Raises `NotAccepted` if the disk is full."""
+        """Return once the facts survive a power cut. None deletes one. Raises `NotAccepted` if that is not possible."""
 
 
 Relocate = Callable[[Address, Address], Awaitable[None]]

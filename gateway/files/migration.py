@@ -28,7 +28,7 @@ from gateway.private_files import DIRECTORY_MODE, open_private
 from gateway.sessions import SessionManager, SessionMeta
 from gateway.sessions.entries import User
 from gateway.sessions.storage.codec import DamagedEntry, decode
-from gateway.spool import SetFact, Spool, SpoolFull
+from gateway.spool import SetFact, Spool, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -86,7 +86,7 @@ async def migrate_workspaces(settings: Settings, *, spool: Spool, store: FileSto
             is_complete &= await _move_attachments(folder, metas, store, sessions)
         await asyncio.to_thread(_move_workspaces, settings, plan.moves)
         await _commit(spool, MigrationPlan(moves={}, is_done=is_complete))
-    except SpoolFull as error:  # The next start tries again.
+    except SpoolUnavailable as error:  # The next start tries again.
         log.warning("workspaces_not_migrated", reason=str(error))
     for agent, folder in await asyncio.to_thread(unreachable_folders, settings):
         log.warning(

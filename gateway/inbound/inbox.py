@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
 from time import time_ns
+from typing import NamedTuple
 from uuid import uuid4
 
 from config import BusyMode, WaitingSign
-from gateway.access.rules import AccessLost, Live
+from gateway.access.rules import AccessLost, Live, is_owner
 from gateway.commands.command import CommandKind
 from gateway.commands.parser import ParsedCommand
 from gateway.commands.registry import RETRY
@@ -20,9 +21,11 @@ from gateway.job import Job
 from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
+from gateway.repos.repositories import Repositories, opening_entries
 from gateway.routing import Routed
 from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.keys import session_key
+from gateway.sessions.session import NewSession
 from gateway.spool import AddToInbox, AddToOutbox, MarkSeen, Operation, Spool
 from gateway.turns.runner import TurnRunner
 from gateway.turns.state import user_entry
@@ -43,6 +46,13 @@ class QueueFull(Refused):
         self.waiting = waiting
 
 
+class _Workplace(NamedTuple):
+    """Who answers in a new session, and in which repository; empty for none."""
+
+    agent: str
+    repo: str
+
+
 class Inbox:
     """`lanes` has the jobs of each session; `readings` has the commands that read transcripts, by scope."""
 
@@ -57,6 +67,7 @@ class Inbox:
         delivery: Delivery,
         reactions: WaitingReactions,
         downloads: AttachmentDownloads,
+        repos: Repositories,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -67,6 +78,7 @@ class Inbox:
         self._delivery = delivery
         self._reactions = reactions
         self._downloads = downloads
+        self._repos = repos
         self._now = now
         self._random = Random()  # noqa: S311 - makes unique ids, not secrets
 
@@ -102,6 +114,7 @@ class Inbox:
                 if not isinstance(refusal, SessionDamaged) and self._sessions.find(session.key) is not None:
                     raise
             session = find_session()  # It may have been closed or deleted while it was read.
+        new = None if session is not None else self._choose_workplace(inbound, routed, is_command=parsed is not None)
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
@@ -127,7 +140,7 @@ class Inbox:
                 argument=parsed.argument if parsed else "",
                 has_begun=is_started,
             )
-            await self._commit_and_enqueue(job, lanes, lane, also, is_new_session=session is None)
+            await self._commit_and_enqueue(job, lanes, lane, also, new)
         except asyncio.CancelledError:
             await self._spool.drain()
             raise
@@ -137,7 +150,7 @@ class Inbox:
         return job
 
     async def _commit_and_enqueue(
-        self, job: Job, lanes: Lanes[Job], lane: str, also: Sequence[Operation], *, is_new_session: bool
+        self, job: Job, lanes: Lanes[Job], lane: str, also: Sequence[Operation], new: "_Workplace | None"
     ) -> None:
         inbound, rules = job.inbound, self._live.rules(job.inbound.address)
         is_reading = lanes is self._readings
@@ -187,11 +200,13 @@ class Inbox:
         if job.has_begun:
             entry = user_entry(inbound, turn=job.turn)
             await self._sessions.append(job.session, [entry], also=operations, then=enqueue)
-        elif is_new_session:
+        elif new is not None:
             await self._sessions.start_new(
                 job.scope,
-                agent=job.agent,
+                agent=new.agent,
                 origin=inbound.address,
+                new=NewSession(repo=new.repo),
+                opening=opening_entries(new.repo),
                 notice=new_session_notice(self._sessions, job.scope),
                 is_busy=self._lanes.is_busy,
                 also=operations,
@@ -199,6 +214,21 @@ class Inbox:
             )
         else:
             await self._spool.commit(*operations, on_done=enqueue)
+
+    def _choose_workplace(self, inbound: Inbound, routed: Routed, *, is_command: bool) -> "_Workplace":
+        """Return the agent and the repository of the session that a message starts.
+
+        Raises `Refused` if a coding agent answers, and the person has to choose a repository first.
+        """
+        owner, last = is_owner(self._live, inbound.address, inbound.sender), self._sessions.active(routed.scope)
+        agent = self._repos.next_agent(routed.agent, last, is_owner=owner)
+        current = last.repo if last is not None and last.agent == agent else ""
+        try:
+            return _Workplace(agent, self._repos.choose(agent, is_owner=owner, current=current))
+        except Refused:
+            if not is_command:
+                raise
+            return _Workplace(agent, "")  # A command such as /agent needs none.
 
     def _has_slot(self) -> bool:
         """Return whether a turn that starts now need not wait for other turns."""
@@ -211,6 +241,8 @@ def new_session_notice(sessions: SessionManager, scope: str) -> str:
     before = sessions.lost.get(scope) if active is None else active.number
     if before is None:
         return ""
+    if active is not None and active.status is SessionStatus.ERROR and active.status_why:
+        return f"Session {before} has ended with an error, so this is session {number}."
     if active is None or active.status is SessionStatus.ERROR:
         return f"Session {before} can't be read any more, so this is session {number}."
     return f"Session {before} is closed, so this is session {number}. /session resume {before} opens it again."

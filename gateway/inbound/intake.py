@@ -17,9 +17,10 @@ from gateway.access.pairing import UnknownSenders
 from gateway.access.rate_limit import MINUTE, RateCheck, RateLimiter
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
 from gateway.aio import KeyedLocks
+from gateway.commands.agents import starts_session
 from gateway.commands.command import Call, CommandKind
 from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_message
-from gateway.commands.registry import APPROVE, DENY
+from gateway.commands.registry import AGENT, APPROVE, DENY
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound, PeerKind, Verdict
 from gateway.errors import ChannelError, NotAccepted, RateLimited, Refused
@@ -28,9 +29,10 @@ from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
 from gateway.job import Job
 from gateway.metrics import Metrics
+from gateway.repos.repositories import Repositories
 from gateway.routing import Routed, route
 from gateway.sessions import SessionManager
-from gateway.spool import Duplicate, MarkSeen, Operation, Spool, SpoolBroken, SpoolFull
+from gateway.spool import Duplicate, MarkSeen, Operation, Spool, SpoolBroken, SpoolUnavailable
 from gateway.text import clean, excerpt, split
 from gateway.turns.approvals import Approvals, parse_decision
 from gateway.turns.question import Decision
@@ -59,6 +61,7 @@ class Intake:
         approvals: Approvals,
         unknown_senders: UnknownSenders,
         owner_chats: OwnerChats,
+        repos: Repositories,
         metrics: Metrics,
         now: Callable[[], datetime],
     ) -> None:
@@ -71,6 +74,7 @@ class Intake:
         self._approvals = approvals
         self._unknown_senders = unknown_senders
         self._owner_chats = owner_chats
+        self._repos = repos
         self._metrics = metrics
         self._now = now
         self._started_at = now()
@@ -96,8 +100,8 @@ class Intake:
             verdict = await self._check(_cleaned(inbound))
         except Duplicate:
             verdict = Verdict.DUPLICATE
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
         except (ChannelError, SpoolBroken):
             raise
         except Exception:  # The platform would send it again and again, and hold up the messages behind it.
@@ -132,8 +136,8 @@ class Intake:
         try:
             async with self.locked(routed.scope):
                 job = await self._inbox.accept(inbound, routed, into=into, also=also)
-        except SpoolFull as full:
-            raise NotAccepted(str(full)) from full
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
         self._metrics.message_received(inbound.address, Verdict.ACCEPTED)
         return job
 
@@ -232,8 +236,13 @@ class Intake:
                 if question is not None:
                     parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
             kind = parsed.command.kind if parsed is not None else None
-            has_nothing_to_read = kind is CommandKind.READING and self._sessions.active(routed.scope) is None
-            if parsed is not None and (kind is CommandKind.ORDERED or has_nothing_to_read):
+            active = self._sessions.active(routed.scope)
+            has_nothing_to_read = kind is CommandKind.READING and active is None
+            is_ordered = kind is CommandKind.ORDERED
+            if parsed is not None and parsed.command is AGENT:
+                current = routed.agent if active is None else active.agent
+                is_ordered = starts_session(self._repos, parsed.argument, current)
+            if parsed is not None and (is_ordered or has_nothing_to_read):
                 await self._run_now(parsed, inbound, routed, owner=owner)
             else:
                 await self._inbox.accept(inbound, routed, parsed)

@@ -22,7 +22,8 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, J
 
 from config import McpSettings
 from gateway.aio import finish_before_cancel, open_output_pipe
-from gateway.mcp.limits import TOO_LARGE, LineSplitter, LongLine
+from gateway.mcp.limits import TOO_LARGE
+from gateway.text.lines import LineSplitter, LongLine
 
 _PROCESS_TREE = Path(__file__).with_name("process_tree.py")
 _CHUNK_BYTES = 65_536

@@ -35,7 +35,7 @@ from gateway.spool import (
     WithdrawMessage,
 )
 from gateway.spool.deletion import without_text
-from gateway.spool.spool import retry_while_full
+from gateway.spool.spool import retry_while_unavailable
 from gateway.text import split
 from gateway.text.plain import in_bytes
 
@@ -397,8 +397,8 @@ class Delivery:
         await self._commit(MarkDead(key=row.key, reason=reason), *self._drafts.drop(row.key))
 
     async def _commit(self, *operations: Operation, delay: float = 0.0) -> None:
-        """Commit the outcome of a send. If the disk is full, wait for space: a send cannot be undone."""
-        await retry_while_full(partial(self._spool.commit, *operations, max_delay=delay), sleep=self._sleep)
+        """Commit the outcome of a send. While nothing can be stored, wait: a send cannot be undone."""
+        await retry_while_unavailable(partial(self._spool.commit, *operations, max_delay=delay), sleep=self._sleep)
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))

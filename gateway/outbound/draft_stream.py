@@ -15,7 +15,7 @@ from gateway.aio import finish_before_cancel
 from gateway.contract import Channel, Drafts, Edits, Outbound, Receipt, ShowsTyping
 from gateway.contract.abilities import abilities_of
 from gateway.errors import ChannelError, Transient
-from gateway.spool import DeleteDraft, Operation, SaveDraft, Spool, SpoolFull
+from gateway.spool import DeleteDraft, Operation, SaveDraft, Spool, SpoolUnavailable
 from gateway.text.splitting import GrowingText
 
 log = structlog.get_logger()
@@ -200,7 +200,7 @@ class DraftStream:
                     await drafts.draft(replace(self._template, text=text), key=self._turn)
             except _BecomesFile:
                 return
-            except SpoolFull:
+            except SpoolUnavailable:
                 log.debug("draft_not_stored", channel=channel.name)  # Its receipt, if there is one, is in memory.
             except Transient as error:
                 if self._is_lost:

@@ -14,7 +14,7 @@ from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
 from gateway.reminders.schedule import format_time, parse_due_time
-from gateway.spool import AddReminder, ReminderContent, ReminderRow, Spool, SpoolFull, TooMany
+from gateway.spool import AddReminder, ReminderContent, ReminderRow, Spool, SpoolUnavailable, TooMany
 from gateway.text import clean
 
 log = structlog.get_logger()
@@ -61,12 +61,12 @@ class Reminders:
             await self._spool.commit(reminder)
         except TooMany as full:
             raise Refused("there are too many reminders. Cancel some with /reminders") from full
-        except SpoolFull as full:
-            raise Refused("the disk is full. The operator can fix that") from full
+        except SpoolUnavailable as error:
+            raise Refused("nothing can be stored at the moment. Try again later") from error
         self.changed.set()
         log.info("reminder_added", reminder=reminder.id, cron=reminder.cron)
         name = "The reminder"
-        with suppress(SpoolFull):  # The reminder is stored, even if its number cannot be read.
+        with suppress(SpoolUnavailable):  # The reminder is stored, even if its number cannot be read.
             for row in await self.of_scope(reminder.scope):
                 if row.id == reminder.id:
                     name = f"Reminder {row.number}"

@@ -14,8 +14,8 @@ from gateway.contract import Outbound, PeerKind
 from gateway.outbound.delivery import Delivery
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.schedule import format_time, next_time
-from gateway.spool import AddToOutbox, OutboxState, ReminderRow, RescheduleReminder, Spool, SpoolFull, WrongState
-from gateway.spool.spool import retry_while_full
+from gateway.spool import AddToOutbox, OutboxState, ReminderRow, RescheduleReminder, Spool, SpoolUnavailable, WrongState
+from gateway.spool.spool import retry_while_unavailable
 
 log = structlog.get_logger()
 
@@ -29,8 +29,8 @@ TRUSTED_AHEAD = timedelta(days=1)
 MAX_FAILURES = 3
 """A recurring reminder ends after this many undeliverable messages in a row."""
 
-FULL_DISK_DELAY = 5.0
-"""Seconds to wait on a full disk."""
+UNAVAILABLE_DELAY = 5.0
+"""Seconds to wait while the spool is unavailable."""
 SHUTDOWN_GRACE = 5.0
 """Seconds that a send may take after the gateway was told to stop. Otherwise the next start sends it."""
 
@@ -68,9 +68,9 @@ class ReminderScheduler:
                         await self._commit(move)
                 await self.send_due()
                 await self._sleep_until(await self._spool.next_reminder())
-            except SpoolFull:  # Reads fail as well, if they share a transaction with a commit that found no room.
+            except SpoolUnavailable:  # Reads fail as well.
                 self._must_recompute = True
-                await asyncio.sleep(FULL_DISK_DELAY)
+                await asyncio.sleep(UNAVAILABLE_DELAY)
 
     async def send_due(self) -> None:
         """Send all reminders that are due now."""
@@ -145,7 +145,7 @@ class ReminderScheduler:
     async def _commit(self, *operations: RescheduleReminder | AddToOutbox) -> bool:
         """Commit as soon as there is room. Returns False, and stores nothing, if the reminder was cancelled."""
         try:
-            await retry_while_full(partial(self._spool.commit, *operations))
+            await retry_while_unavailable(partial(self._spool.commit, *operations))
         except WrongState:
             return False
         return True

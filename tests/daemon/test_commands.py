@@ -54,7 +54,7 @@ async def test_a_retry_can_be_stopped_while_it_reads_its_session(tmp_path: Path)
         await ask(chat, "hello")
     async with gateway(settings(tmp_path)) as (daemon, chat):
         gate = threading.Event()
-        disk = daemon.sessions._store.disk_thread  # noqa: SLF001 - the only way to have a read that does not end
+        disk = daemon.sessions._store.storage_thread  # noqa: SLF001 - the only way to have a read that does not end
         held = disk.submit(gate.wait)
         await chat.say("/retry")
         await chat.say("/stop")

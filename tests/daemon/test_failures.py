@@ -15,7 +15,7 @@ from gateway.contract import Address, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.errors import ProviderBusy, ProviderFailed, Refused
 from gateway.sessions import entries
-from gateway.spool import SpoolFull
+from gateway.spool import SpoolUnavailable
 from gateway.turns.approvals import Approvals
 from gateway.turns.usage import LimitReached
 from tests.agent.wire import OPENAI
@@ -124,7 +124,7 @@ async def test_a_model_failure_is_reported_and_the_next_message_is_answered(
     ("failure", "sentence"),
     [
         (ZeroDivisionError(), "Something went wrong on my side. The bot's operator can find the details in the log."),
-        (SpoolFull("The disk is full."), "main now answers with other in session 1."),
+        (SpoolUnavailable("The disk is full."), "main now answers with other in session 1."),
     ],
 )
 async def test_a_failing_command_ends_neither_the_daemon_nor_its_lane(

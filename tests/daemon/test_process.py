@@ -124,8 +124,8 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
         ("this is not toml", ["gatehouse.toml"]),
         ('[providers.gpt]\nkind = "openai"\napi_key = "env:NOT_SET"', ["providers.gpt.api_key", "NOT_SET"]),
         (
-            '[agents.coder]\nbackend = "acp"\ncommand = ["x"]',
-            ["agents.coder.backend", "doesn't support it yet"],
+            '[agents.coder]\nbackend = "acp"\npreset = "gemini"\ncommand = ["no-such-gemini", "--acp"]',
+            ["agents.coder", "`no-such-gemini` is not in PATH", "npm install -g @google/gemini-cli"],
         ),
         ("[channels.carrier_pigeon]", ["carrier_pigeon", "web"]),
         ('[gateway]\ndata_dir = "/proc/nowhere"', ["/proc/nowhere", "gateway.data_dir"]),

@@ -18,7 +18,7 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
 from gateway.daemon import Daemon
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import DeleteSession, InboxState, SetInboxState, Spool, StartTurn
+from gateway.spool import DeleteSession, DropEntries, InboxState, SetInboxState, Spool, StartTurn
 from gateway.spool.deletion import SESSION_DELETED
 from tests.daemon.harness import SCOPE, Parrot, accepted, begin_a_session, gateway, leave, replies, settings
 
@@ -256,7 +256,7 @@ async def test_a_message_whose_session_was_deleted_before_the_crash_is_not_moved
     await begin_a_session(tmp_path)
     async with await Spool.open(tmp_path / "data") as spool:
         await spool.commit(accepted("t1", "what is it?"), StartTurn(turn="t1"))
-        await spool.commit(DeleteSession(session=SCOPE, scope=SCOPE))
+        await spool.commit(DeleteSession(session=SCOPE, scope=SCOPE), DropEntries(session=SCOPE))
     async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
         assert (await chat.hear_message()).text == SESSION_DELETED
         await chat.say("hello", peer="ada")
