@@ -8,10 +8,30 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.forks.process import stop_fork_servers
+from tests.postgres.fixtures import (
+    database_url,
+    each_database_url,
+    each_postgres,
+    new_pgbouncer,
+    new_postgres,
+    new_proxy,
+    postgres,
+    postgres_servers,
+)
 from tests.skip_summary import pytest_terminal_summary
 from tests.umask import umask
 
-__all__ = ["pytest_terminal_summary"]
+__all__ = [
+    "database_url",
+    "each_database_url",
+    "each_postgres",
+    "new_pgbouncer",
+    "new_postgres",
+    "new_proxy",
+    "postgres",
+    "postgres_servers",
+    "pytest_terminal_summary",
+]
 
 # The time of an example depends mostly on the load of the machine.
 settings.register_profile("no_deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])

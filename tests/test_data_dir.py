@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,25 @@ def test_a_directory_that_cannot_be_created_is_reported_in_a_sentence(tmp_path: 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CannotStart, match=r"gateway\.data_dir"):
         prepare_data_dir(tmp_path / "file" / "data")
+
+
+_LEAVES_THE_LOCK = """
+import os, sys
+from pathlib import Path
+from gateway.data_dir import DataDirLock
+DataDirLock(Path(sys.argv[1])).__enter__()
+if os.fork() == 0:
+    sys.stdin.readline()
+    os._exit(0)
+os._exit(0)
+"""
+
+
+def test_a_lock_that_a_killed_process_has_left_to_a_child_is_waited_for(tmp_path: Path) -> None:
+    """Between fork and exec, a child has all descriptors of its parent."""
+    with subprocess.Popen([sys.executable, "-c", _LEAVES_THE_LOCK, str(tmp_path)], stdin=subprocess.PIPE) as parent:
+        assert parent.wait(60) == 0
+        assert parent.stdin
+        threading.Timer(0.1, parent.stdin.close).start()
+        with DataDirLock(tmp_path):
+            pass

@@ -34,17 +34,23 @@ PACKAGES = (
     "routing",
     "http",
     # Storage and access.
+    "database",
     "spool",
     "metrics",
     "job",
     "access",
     "sessions",
+    "storage_copy",
+    "storage",
     # The model and its tools.
     "sandbox",
     "safe_http",
     "agent",
     "files",
     "mcp",
+    # Coding agents and their repositories.
+    "repos",
+    "acp",
     # Messages: they come in, a turn or a command answers them, the answer goes out.
     "outbound",
     "reminders",

@@ -10,7 +10,7 @@ from gateway.access.guests import CODE_LIFE, FACTS, GuestBook, Person
 from gateway.access.pairing import MAX_WAITING, Pairing
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
-from gateway.spool import Operation, Spool, SpoolFull
+from gateway.spool import Operation, Spool, SpoolUnavailable
 
 
 class House:
@@ -74,11 +74,11 @@ async def test_codes_are_long_enough_and_differ(house: House) -> None:
 
 async def test_a_code_that_cannot_be_stored_is_not_given_out(house: House) -> None:
     async def fail(_text: str, _operations: Sequence[Operation]) -> None:
-        raise SpoolFull("the disk is full")
+        raise SpoolUnavailable("the disk is full")
 
     address = Address(channel="loopback", kind=PeerKind.DIRECT, peer="666")
     inbound = Inbound(address=address, sender=Sender(id="666"), event_id="1", text="hi", sent_at=house.now)
-    with pytest.raises(SpoolFull):
+    with pytest.raises(SpoolUnavailable):
         await house.pairing.request(inbound, fail)
     assert not house.pairing.waiting()
     assert await house.ask()

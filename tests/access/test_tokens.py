@@ -16,6 +16,7 @@ from gateway.access.guests import Person
 from gateway.access.rules import Live, is_owner, is_shared, may_talk
 from gateway.access.tokens import MAX_TOKENS, TOKEN_FACTS, ApiToken, NewToken, TokenBook, TokenIssuer
 from gateway.contract import Address, Caller, PeerKind, Sender, TokenScope
+from gateway.database.connection import Connection
 from gateway.errors import Refused
 from gateway.spool import Operation, SetFact, Spool
 
@@ -219,7 +220,7 @@ async def test_a_revocation_that_is_not_stored_is_reported(tmp_path: Path) -> No
     """The token would be valid again after a restart, so it stays in the list."""
 
     class FullDisk(Operation, frozen=True):
-        def apply(self, _: sqlite3.Connection) -> None:
+        def apply(self, _: Connection) -> None:
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode = sqlite3.SQLITE_FULL
             raise error

@@ -11,9 +11,10 @@ from typing import Any
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
 from gateway.http.server import CONTROL_NAME, short_socket_path
-from tests.crash.checks import Allowed, check_files_and_tools, rows, transcripts
+from tests.crash.checks import Allowed, check_files_and_tools
 from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.scripted_agent import END
+from tests.crash.stored import inbox, transcripts
 from tests.polling import until
 
 Json = dict[str, Any]  # Any: responses have different shapes.
@@ -138,12 +139,12 @@ class ApiProgram:
     def check(self, deaths: int) -> None:
         """Check the files after the last daemon was stopped, not killed."""
         check_files_and_tools(self.spec, Allowed(deaths=deaths))
-        found = transcripts(self.spec.data_dir)
+        found = transcripts(self.spec)
         assert len(found) <= 1 + deaths
         (own,) = (entries for entries in found.values() if entries[0]["id"] == self.session["id"])
-        inbox = rows(self.spec.data_dir, "SELECT inbound ->> 'event_id', state FROM inbox")
-        assert sorted(event for event, _ in inbox) == sorted(self.accepted.values()), "accepted twice or never"
-        states = dict(inbox)
+        accepted = inbox(self.spec)
+        assert sorted(each.event for each in accepted) == sorted(self.accepted.values()), "accepted twice or never"
+        states = {each.event: each.state for each in accepted}
         asked = Counter(entry["event_id"] for entry in own if entry["type"] == "user")
         for key, message in self.accepted.items():
             self._check_outcome(own, key, message, states[message], asked[message])

@@ -1,28 +1,19 @@
-"""Checks the promises of the gateway after any crash: compares its files with the messages that people saw."""
+"""Checks the promises of the gateway after any crash: compares its storage with the messages that people saw."""
 
-import json
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.sessions.keys import file_name, parse_key, session_key
-from gateway.sessions.storage.archive import ArchiveFiles, transcript_of
-from gateway.sessions.storage.verify import verify
 from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.fake_platform import FakePlatform, Shown
-
-Entry = dict[str, Any]  # Any: entries have different fields.
+from tests.crash.stored import Entry, inbox, outbox, places_with, rows, transcripts, verified
 
 SECRET = "xylophone"
 """A word that appears only in sessions that are deleted."""
 _DELETE = "/session delete "
 _READING_COMMANDS = ("/history", "/session search", "/status")
-_INBOX_SESSIONS = "SELECT inbound ->> 'event_id', inbound ->> 'text', session FROM inbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,50 +36,46 @@ class Allowed:
 def check(spec: DaemonSpec, platform: FakePlatform, allowed: Allowed) -> None:
     """Raise `AssertionError` with all broken promises. Call it after the last daemon was stopped, not killed."""
     problems = [
-        *_spool_problems(spec.data_dir, platform, allowed),
-        *_chat_problems(spec.data_dir, platform, allowed),
-        *_transcript_problems(spec.data_dir, platform, allowed),
+        *spool_problems(spec, platform, allowed),
+        *_chat_problems(spec, platform, allowed),
+        *_transcript_problems(spec, platform, allowed),
         *_tool_problems(spec),
         *_approval_problems(spec),
-        *_file_problems(spec.data_dir, allowed),
-        *_deletion_problems(spec.data_dir, platform),
+        *file_problems(spec, allowed),
+        *_deletion_problems(spec, platform),
     ]
     assert not problems, "\n".join(problems)
 
 
 def check_files_and_tools(spec: DaemonSpec, allowed: Allowed) -> None:
     """Raise `AssertionError` if files are damaged or left behind, or a tool ran twice or without approval."""
-    problems = [*_tool_problems(spec), *_approval_problems(spec), *_file_problems(spec.data_dir, allowed)]
+    problems = [*_tool_problems(spec), *_approval_problems(spec), *file_problems(spec, allowed)]
     assert not problems, "\n".join(problems)
 
 
-def rows(data_dir: Path, statement: str) -> list[tuple[Any, ...]]:  # Any: columns have different types.
-    with closing(sqlite3.connect(f"file:{data_dir / 'spool.db'}?mode=ro", uri=True)) as connection:
-        return connection.execute(statement).fetchall()
-
-
-def _spool_problems(data_dir: Path, platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
+def spool_problems(spec: DaemonSpec, platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
     """Every message was accepted once, and no work is left."""
-    inbox = rows(data_dir, "SELECT inbound ->> 'event_id', state, session FROM inbox ORDER BY id")
-    accepted = Counter(event for event, _, _ in inbox)
+    found = inbox(spec)
+    accepted = Counter(message.event for message in found)
     asked = {event.id for event in platform.events if not event.is_command}
-    seen = Counter(event for (event,) in rows(data_dir, "SELECT event_id FROM seen"))
+    seen = Counter(event for (event,) in rows(spec, "SELECT event_id FROM seen"))
     yield from (f"{event} was accepted {times} times" for event, times in accepted.items() if times != 1)
     yield from (f"{event} was never accepted" for event in asked - accepted.keys())
-    yield from (f"{event} is {state}" for event, state, _ in inbox if state not in {"answered", "abandoned", "dead"})
+    ends = {"answered", "abandoned", "dead"}
+    yield from (f"{message.event} is {message.state}" for message in found if message.state not in ends)
     yield from (f"{event.id} was not remembered" for event in platform.events if seen[event.id] != 1)
-    for key, state, chat in rows(data_dir, "SELECT key, state, message ->> '$.address.peer' FROM outbox"):
-        if state != "delivered" and chat not in allowed.undelivered:
-            yield f"the reply {key} is {state}"
-    for table in ("notes", "drafts", "deletions"):
-        if left := rows(data_dir, f"SELECT * FROM {table}"):  # noqa: S608 - constants only
+    for reply in outbox(spec):
+        if reply.state != "delivered" and reply.chat not in allowed.undelivered:
+            yield f"the reply {reply.key} is {reply.state}"
+    for table in ("drafts", "deletions", *(["notes"] if spec.has_files else [])):
+        if left := rows(spec, f"SELECT * FROM {table}"):  # noqa: S608 - constants only
             yield f"{table} are left: {left}"
 
 
-def _chat_problems(data_dir: Path, platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
+def _chat_problems(spec: DaemonSpec, platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
     """Each message was answered once and in order. Repeated texts are marked."""
-    lanes = {event: _lane(text, session) for event, text, session in rows(data_dir, _INBOX_SESSIONS)}
-    yield from _repeat_problems(platform, allowed)
+    lanes = {message.event: _lane(message.text, message.session) for message in inbox(spec)}
+    yield from repeat_problems(platform, allowed)
     for chat in {event.chat for event in platform.events} - allowed.undelivered:
         yield from _order_problems(platform, chat, lanes)
     answers: defaultdict[str | None, set[str]] = defaultdict(set)
@@ -99,7 +86,7 @@ def _chat_problems(data_dir: Path, platform: FakePlatform, allowed: Allowed) -> 
     yield from (f"{chat} has {n} unfinished drafts" for chat, n in dangling.items() if n > allowed.repeats)
 
 
-def _repeat_problems(platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
+def repeat_problems(platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
     copies: defaultdict[str, list[Shown]] = defaultdict(list)
     for shown in platform.shown:
         if not shown.key.endswith(".draft"):
@@ -130,16 +117,6 @@ def _order_problems(platform: FakePlatform, chat: str, lanes: dict[str, str]) ->
             yield f"{chat} asked {list(wanted)} and got answers to {in_order}"
 
 
-def transcripts(data_dir: Path) -> dict[str, list[Entry]]:
-    """Return the entries of all sessions, also of archived ones, by the name of the transcript."""
-    archive = ArchiveFiles(data_dir / "sessions/archive")
-    contents = {path.name: path.read_bytes() for path in sorted((data_dir / "sessions/transcripts").glob("*.jsonl"))}
-    for name in archive.names():
-        assert name.transcript not in contents, f"{name.transcript} is in two places"
-        contents[name.transcript] = b"".join(transcript_of(archive.path_of(name)))
-    return {name: [json.loads(line) for line in content.splitlines()] for name, content in contents.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class _Conversation:
     """Facts about each message by its id, and the texts of each answer by its turn."""
@@ -151,7 +128,8 @@ class _Conversation:
     answers: dict[str, dict[str, str]]
 
 
-def _read_conversation(data_dir: Path, platform: FakePlatform) -> _Conversation:
+def _read_conversation(spec: DaemonSpec, platform: FakePlatform) -> _Conversation:
+    accepted = inbox(spec)
     answers: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for shown in platform.shown:
         key = shown.key.removesuffix(".draft")
@@ -159,16 +137,16 @@ def _read_conversation(data_dir: Path, platform: FakePlatform) -> _Conversation:
     return _Conversation(
         place={event.id: number for number, event in enumerate(platform.events)},
         chat={event.id: event.chat for event in platform.events},
-        state=dict(rows(data_dir, "SELECT inbound ->> 'event_id', state FROM inbox")),
-        session=dict(rows(data_dir, "SELECT inbound ->> 'event_id', session FROM inbox")),
+        state={message.event: message.state for message in accepted},
+        session={message.event: message.session for message in accepted},
         answers=answers,
     )
 
 
-def _transcript_problems(data_dir: Path, platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
-    conversation = _read_conversation(data_dir, platform)
+def _transcript_problems(spec: DaemonSpec, platform: FakePlatform, allowed: Allowed) -> Iterator[str]:
+    conversation = _read_conversation(spec, platform)
     written: Counter[str] = Counter()
-    for name, entries in transcripts(data_dir).items():
+    for name, entries in transcripts(spec).items():
         asked = [entry for entry in entries if entry["type"] == "user"]
         written.update(entry["event_id"] for entry in asked)
         places = [conversation.place[entry["event_id"]] for entry in asked]
@@ -185,7 +163,7 @@ def _transcript_problems(data_dir: Path, platform: FakePlatform, allowed: Allowe
         for entry in asked:
             yield from _turn_problems(entry, turns[entry["turn"]], conversation, allowed)
     retries = Counter(event.chat for event in platform.events if event.text == "/retry")
-    deleted = _deleted_sessions(data_dir, platform)
+    deleted = _deleted_sessions(spec, platform)
     for event in platform.events:
         is_answered = not event.is_command and conversation.state.get(event.id) == "answered"
         is_answered &= conversation.session.get(event.id) not in deleted
@@ -218,7 +196,7 @@ def _tool_problems(spec: DaemonSpec) -> Iterator[str]:
     """No tool ran twice, and each tool with a successful result ran."""
     ran = Counter(spec.effects.read_text().split()) if spec.effects.exists() else Counter[str]()
     yield from (f"the tool {mark} ran {times} times" for mark, times in ran.items() if times > 1)
-    for entries in transcripts(spec.data_dir).values():
+    for entries in transcripts(spec).values():
         for entry in entries:
             if entry["type"] == "tool_result" and not entry.get("is_error") and not ran[entry["tool_use_id"]]:
                 yield f"the tool {entry['tool_use_id']} has a successful result, but never ran"
@@ -227,7 +205,7 @@ def _tool_problems(spec: DaemonSpec) -> Iterator[str]:
 def _approval_problems(spec: DaemonSpec) -> Iterator[str]:
     """No tool ran without approval, and each approval was requested once and decided once."""
     ran = set(spec.effects.read_text().split()) if spec.effects.exists() else set()
-    for entries in transcripts(spec.data_dir).values():
+    for entries in transcripts(spec).values():
         uses = {
             entry["tool_use_id"]
             for entry in entries
@@ -243,8 +221,8 @@ def _approval_problems(spec: DaemonSpec) -> Iterator[str]:
             yield f"an approval was decided twice: {decided}"
 
 
-def _deleted_sessions(data_dir: Path, platform: FakePlatform) -> set[str]:
-    scopes = {event: parse_key(session)[0] for event, _, session in rows(data_dir, _INBOX_SESSIONS)}
+def _deleted_sessions(spec: DaemonSpec, platform: FakePlatform) -> set[str]:
+    scopes = {message.event: parse_key(message.session)[0] for message in inbox(spec)}
     of_chat = {event.chat: scopes[event.id] for event in platform.events if event.id in scopes}
     return {
         session_key(of_chat[event.chat], int(event.text.removeprefix(_DELETE).split()[0]))
@@ -253,23 +231,22 @@ def _deleted_sessions(data_dir: Path, platform: FakePlatform) -> set[str]:
     }
 
 
-def _deletion_problems(data_dir: Path, platform: FakePlatform) -> Iterator[str]:
+def _deletion_problems(spec: DaemonSpec, platform: FakePlatform) -> Iterator[str]:
     """No transcript and no word of a deleted session is left."""
-    for key in _deleted_sessions(data_dir, platform):
-        if (data_dir / "sessions/transcripts" / file_name(key)).exists():
+    for key in _deleted_sessions(spec, platform):
+        if file_name(key) in transcripts(spec):
             yield f"{key} has a transcript, but was deleted"
-        for path in data_dir.rglob("*"):
-            if path.is_file() and SECRET.encode() in path.read_bytes():
-                yield f"{path.name} has text of {key}, which was deleted"
+        yield from (f"{place} has text of {key}, which was deleted" for place in places_with(spec, SECRET))
 
 
-def _file_problems(data_dir: Path, allowed: Allowed) -> Iterator[str]:
-    archive = ArchiveFiles(data_dir / "sessions/archive")
-    report = verify(data_dir / "sessions/index.json", data_dir / "sessions/transcripts", archive)
-    for problem in report.problems:
+def file_problems(spec: DaemonSpec, allowed: Allowed) -> Iterator[str]:
+    data_dir = spec.data_dir
+    for problem in verified(spec).problems:
         if problem.kind != "set_aside" or not allowed.deaths:
             yield f"{problem.kind} {problem.where}: {problem.detail}"
     # The names of files that are being written, or of their folders, start with a dot.
-    half_written = [path for path in data_dir.rglob("*") if path.is_file() and "/." in f"/{path.relative_to(data_dir)}"]
+    inner = [path.relative_to(data_dir) for path in data_dir.rglob("*") if path.is_file()]
+    # Coding agents keep their own files in these folders.
+    half_written = [path for path in inner if "/." in f"/{path}" and path.parts[0] not in {"agents", "worktrees"}]
     leftovers = [path.name for path in (*half_written, *data_dir.rglob("*.corrupt-*"))]
     yield from (f"left behind: {name}" for name in leftovers)

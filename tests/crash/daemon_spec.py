@@ -11,28 +11,56 @@ CHANNEL = "scripted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSpec:
-    """`flavour` is a key of `scripted_channel.FLAVOURS`. `die_at` is the number of a kill point, or 0 for none."""
+    """`flavour` is a key of `scripted_channel.FLAVOURS`. `die_at` is the number of a kill point, or 0 for none.
+
+    A daemon that `pauses` does not die at the point. It waits there until the file `resume` exists.
+    """
 
     home: Path
     flavour: str = "plain"
     busy: str = "followup"
     die_at: int = 0
+    pauses: bool = False
     flush_interval: float = 0.1
     shutdown_timeout: float = 10.0
     max_backlog_age: float = 86_400.0
     max_parallel_turns: int = 64
     backlog_limit: int = 20
     data: Path | None = None
+    storage: str = "files:"
+    """The URL of the storage. Use `engines.storage_url` for that of a new one."""
     channels: dict[str, Any] = field(default_factory=dict)
     """Configuration tables of channels to use instead of the scripted one."""
+    coder: dict[str, Any] | None = None
+    """Settings of a coding agent that answers instead of the model, in the repository `repo`."""
+    sandbox_socket: Path | None = None
 
     @property
     def data_dir(self) -> Path:
         return self.data or self.home / "data"
 
     @property
+    def has_files(self) -> bool:
+        """Whether transcripts are files."""
+        return self.storage == "files:"
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.storage.startswith("postgresql:")
+
+    @property
+    def database_file(self) -> Path:
+        """The SQLite file with the spool."""
+        return self.data_dir / "spool.db" if self.has_files else Path(self.storage.removeprefix("sqlite://"))
+
+    @property
     def socket(self) -> Path:
         return self.home / "platform.sock"
+
+    @property
+    def repo(self) -> Path:
+        """The repository of the coding agent."""
+        return self.home / "repos/app"
 
     @property
     def effects(self) -> Path:
@@ -43,6 +71,10 @@ class DaemonSpec:
     def death_report(self) -> Path:
         """The file that names the kill point at which the daemon has died."""
         return self.home / "death-report"
+
+    @property
+    def resume(self) -> Path:
+        return self.home / "resume"
 
     @property
     def clock(self) -> Path:

@@ -94,6 +94,8 @@ class FakePlatform:
     events: list[Event] = field(default_factory=list)
     """All messages by people. Each is sent `times` times, as platforms may do."""
     times: int = 1
+    presses_buttons: bool = True
+    """Whether each question is answered at once, with approve and deny in turns."""
     acknowledged: set[str] = field(default_factory=set)
     troubles: defaultdict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
     stuck: set[str] = field(default_factory=set)
@@ -201,6 +203,7 @@ class FakePlatform:
             return disconnected.done()
         finally:
             disconnected.cancel()
+            await asyncio.wait({disconnected})  # The stream has one reader at a time.
 
     def _send(self, request: _Request) -> Answer | None:
         trouble = self._trouble(request.chat)
@@ -235,7 +238,7 @@ class FakePlatform:
     def show(self, shown: Shown) -> None:
         """Add a message to its chat."""
         shown.id = str(len(self.shown))
-        if shown.is_question and all(other.key != shown.key for other in self.shown):
+        if self.presses_buttons and shown.is_question and all(other.key != shown.key for other in self.shown):
             self._press(shown)
         self.shown.append(shown)
         self._mark_answered(shown)

@@ -52,11 +52,22 @@ def settings(spec: DaemonSpec) -> Settings:
                 "log_format": "json",
                 "owners": [f"{CHANNEL}:owner"],
             },
+            "storage": {"url": spec.storage},
             "http": {"port": 0},
             "session": {"backlog_limit": spec.backlog_limit},
             "channels": {"web": {"enabled": False}, "terminal": {"enabled": False}, **channels(spec)},
+            **(coding_agent(spec) if spec.coder is not None else {}),
         }
     )
+
+
+def coding_agent(spec: DaemonSpec) -> dict[str, Any]:  # Any: as for channels.
+    return {
+        "agents": {"coder": {"backend": "acp", "repos": ["app"], **(spec.coder or {})}},
+        "repos": [{"id": "app", "name": "App", "path": str(spec.repo)}],
+        "bindings": [{"agent": "coder", "channel": CHANNEL}],
+        "tools": {"shell": {"sandbox_socket": str(spec.sandbox_socket)}} if spec.sandbox_socket else {},
+    }
 
 
 def channels(spec: DaemonSpec) -> dict[str, Any]:  # Any: the tables of channels differ.
@@ -79,8 +90,9 @@ async def serve(spec: DaemonSpec) -> None:
     configured = settings(spec)
     configure(configured.gateway.log_level, configured.gateway.log_format, frozenset(), sys.stdout)
     async with open_daemon(configured, listen=False, now=partial(current_time, spec)) as daemon:
-        toolbox = Toolbox(recording_tools(spec.effects))
-        daemon.agents.replace("main", lambda agent: replace(agent, provider=ScriptedModel(spec.gate), toolbox=toolbox))
+        if spec.coder is None:
+            model, toolbox = ScriptedModel(spec.gate), Toolbox(recording_tools(spec.effects))
+            daemon.agents.replace("main", lambda agent: replace(agent, provider=model, toolbox=toolbox))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
         await daemon.run(lambda: None)
 
@@ -93,7 +105,7 @@ def run_daemon(spec: DaemonSpec) -> int:
     for standard in (1, 2):
         os.dup2(log, standard)
     os.umask(0o077)
-    kill_points.arm(spec.die_at, spec.death_report)
+    kill_points.arm(spec.die_at, spec.death_report, spec.resume if spec.pauses else None)
     try:
         asyncio.run(serve(spec))
     except CannotStart as refusal:

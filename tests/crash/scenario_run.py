@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.crash.checks import Allowed, check
 from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.daemons import Daemons
+from tests.crash.engines import NewStorage
 from tests.crash.fake_platform import Event, FakePlatform
 
 
@@ -25,13 +26,22 @@ class Plan:
     troubles: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-async def run(plan: Plan, daemons: Daemons, home: Path) -> tuple[str, ...]:
+async def run(plan: Plan, daemons: Daemons, home: Path, new_storage: NewStorage) -> tuple[str, ...]:
     """Run `plan` in the new folder `home`, which is removed on success.
 
     Returns the names of the kill points at which daemons have died.
     """
     home.mkdir(parents=True)  # noqa: ASYNC240 - no other task runs
-    spec = DaemonSpec(home=home, flavour=plan.flavour, busy=plan.busy, backlog_limit=plan.backlog_limit)
+    with new_storage(home) as storage:
+        spec = DaemonSpec(
+            home=home, flavour=plan.flavour, busy=plan.busy, backlog_limit=plan.backlog_limit, storage=storage
+        )
+        reached = await _run(plan, daemons, spec)
+    shutil.rmtree(home)
+    return tuple(reached)
+
+
+async def _run(plan: Plan, daemons: Daemons, spec: DaemonSpec) -> list[str]:
     platform = FakePlatform(
         drops_repeats=plan.flavour == "dropping", answers_together=plan.busy in {"collect", "steer"}
     )
@@ -51,8 +61,7 @@ async def run(plan: Plan, daemons: Daemons, home: Path) -> tuple[str, ...]:
         except BaseException as failure:
             failure.add_note(f"{plan}\ndied at {reached}\nlog: {spec.log}\nunsettled: {platform.unsettled()}")
             raise
-    shutil.rmtree(home)
-    return tuple(reached)
+    return reached
 
 
 async def _run_daemon(daemons: Daemons, spec: DaemonSpec, platform: FakePlatform) -> bool:

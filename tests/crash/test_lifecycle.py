@@ -9,11 +9,12 @@ from time import monotonic
 
 import pytest
 
-from tests.crash.checks import rows
+from tests.crash.engines import DATABASES, ENGINES, NewStorage
 from tests.crash.fake_platform import Event
 from tests.crash.harness import open_harness
 from tests.crash.scale import SCALE
 from tests.crash.scenarios import messages
+from tests.crash.stored import inbox, outbox
 from tests.polling import until
 
 EXIT_CONFIG = 78
@@ -25,10 +26,21 @@ def load(count: int) -> tuple[Event, ...]:
     return messages(*(f"chat{number % CHATS}:{'tool' if number % 3 == 0 else ''}" for number in range(count)))
 
 
-@pytest.mark.parametrize("seed", range(3 * SCALE))
-async def test_kills_under_load_lose_no_message(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("engine", "seed"),
+    [
+        *(("files", seed) for seed in range(3 * SCALE)),
+        *((engine, seed) for engine in DATABASES for seed in range(SCALE)),
+    ],
+)
+async def test_kills_under_load_lose_no_message(tmp_path: Path, storages: NewStorage, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - not for secrets
-    async with open_harness(tmp_path) as harness:
+    with storages(tmp_path) as storage:
+        await kill_under_load(tmp_path, storage, rng)
+
+
+async def kill_under_load(home: Path, storage: str, rng: random.Random) -> None:
+    async with open_harness(home, storage=storage) as harness:
         harness.platform.write(*load(60))
         for _ in range(rng.randrange(1, 4)):
             pid = await harness.start()
@@ -37,10 +49,18 @@ async def test_kills_under_load_lose_no_message(tmp_path: Path, seed: int) -> No
         await harness.finish()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("shutdown_timeout", [10.0, 0.0])
-async def test_sigterm_under_load_exits_cleanly_and_loses_no_message(tmp_path: Path, shutdown_timeout: float) -> None:
+async def test_sigterm_under_load_exits_cleanly_and_loses_no_message(
+    tmp_path: Path, storages: NewStorage, shutdown_timeout: float
+) -> None:
     """With a timeout, accepted messages are answered before the exit. Without, the next daemon answers them."""
-    async with open_harness(tmp_path) as harness:
+    with storages(tmp_path) as storage:
+        await stop_under_load(tmp_path, storage, shutdown_timeout)
+
+
+async def stop_under_load(home: Path, storage: str, shutdown_timeout: float) -> None:
+    async with open_harness(home, storage=storage) as harness:
         harness.platform.write(*load(200))
         for wanted in (20, 60, 120):
             pid = await harness.start(shutdown_timeout=shutdown_timeout)
@@ -60,7 +80,7 @@ async def test_a_second_sigterm_exits_at_once_and_loses_no_message(tmp_path: Pat
         await until(lambda: "shutdown_started" in harness.spec.log.read_text())
         await harness.stop(pid)
         assert monotonic() - began < 10
-        states = rows(harness.spec.data_dir, "SELECT inbound ->> 'event_id', state, attempts FROM inbox ORDER BY id")
+        states = [(message.event, message.state, message.attempts) for message in inbox(harness.spec)]
     assert states == [("m1", "running", 0), ("m2", "answered", 1)]
 
 
@@ -124,7 +144,7 @@ async def test_sends_to_a_deleted_chat_are_not_retried(tmp_path: Path) -> None:
             await harness.stop(pid)
         harness.check(undelivered=frozenset({"eve"}))
         assert harness.platform.refused == 2
-        assert [state for (state,) in rows(harness.spec.data_dir, "SELECT state FROM outbox")].count("dead") == 2
+        assert [reply.state for reply in outbox(harness.spec)].count("dead") == 2
 
 
 HOUR, DAY = 3600.0, 86_400.0

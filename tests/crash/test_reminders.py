@@ -12,12 +12,12 @@ from gateway.contract import Address, PeerKind, Sender
 from gateway.data_dir import prepare_data_dir
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.spool import AddReminder, ReminderContent, Spool
-from tests.crash.checks import rows
 from tests.crash.daemon_spec import CHANNEL, DaemonSpec
 from tests.crash.daemons import Daemons, daemons
 from tests.crash.fake_platform import FakePlatform
 from tests.crash.harness import CrashHarness
 from tests.crash.scale import SCALE
+from tests.crash.stored import rows
 
 STRIDE = max(1, 10 // SCALE)
 """The distance between tried kill points."""
@@ -82,5 +82,5 @@ def check(harness: CrashHarness, *, has_died: bool) -> None:
     shown = [each.text for each in harness.platform.shown]
     assert len([text for text in shown if not text.startswith(POSSIBLY_REPEATED)]) <= 1
     assert 1 <= len(shown) <= 1 + has_died
-    assert rows(harness.spec.data_dir, "SELECT key, state FROM outbox") == [("remind-r-1", "delivered")]
-    assert rows(harness.spec.data_dir, "SELECT rings FROM reminders") == [(1,)]
+    assert rows(harness.spec, "SELECT key, state FROM outbox") == [("remind-r-1", "delivered")]
+    assert rows(harness.spec, "SELECT rings FROM reminders") == [(1,)]

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import McpSettings
-from gateway.mcp.limits import LineSplitter, LongLine, select_tools
+from gateway.mcp.limits import select_tools
+from gateway.text.lines import LineSplitter, LongLine
 
 LIMIT = 1_000
 

@@ -10,7 +10,7 @@ from gateway.contract import Address, Button, Channel, Outbound, OutboundKind, P
 from gateway.errors import AuthRejected, ChannelError, Transient, Undeliverable
 from gateway.outbound import draft_stream
 from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
-from gateway.spool import MarkSending, OutboxState, Spool, SpoolFull
+from gateway.spool import MarkSending, OutboxState, Spool, SpoolUnavailable
 from gateway.spool.deletion import ERASED
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until
@@ -516,7 +516,7 @@ async def test_a_draft_is_edited_even_if_its_receipt_could_not_be_stored(tmp_pat
         async def keep(self, key: str, receipt: Receipt | None) -> None:
             self.receipts[key] = receipt
             if receipt is not None:
-                raise SpoolFull("The disk is full.")
+                raise SpoolUnavailable("The disk is full.")
 
     wire, time = EditableWire(), Time()
     spool = await Spool.open(tmp_path)
