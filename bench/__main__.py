@@ -8,16 +8,20 @@ import sys
 from bench import (
     api,
     api_list,
+    coding_agents,
     commands,
     context,
     first_token,
     gateway,
     growth,
     models,
+    moving,
     profile,
+    search,
     sessions,
     spool,
     start,
+    storage,
     telegram,
 )
 from bench.table import show
@@ -32,9 +36,13 @@ PARTS = {
     "growth": growth,
     "spool": spool,
     "sessions": sessions,
+    "search": search,
+    "moving": moving,
+    "storage": storage,
     "api": api,
     "api_list": api_list,
     "context": context,
+    "coding": coding_agents,
 }
 
 named = sys.argv[1:] or list(PARTS)

@@ -21,6 +21,7 @@ from bench.process import memory_mb
 from bench.table import Row
 from channels.loopback import LoopbackChannel
 from config import Secret, Settings
+from gateway.acp.homes import AgentHomes
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.build import build_daemon, open_daemon
 from gateway.daemon import Daemon
@@ -178,7 +179,8 @@ async def _daemon(settings: Settings, *, with_spool: bool) -> AsyncIterator[Daem
     store = FileStore(settings.gateway.data_dir / "files", settings.files.max_stored_bytes)
     spool = cast("Spool", NoSpool())
     auth = Auth(Secret("not used: nothing listens"))
-    yield build_daemon(settings, spool=spool, store=store, sessions=sessions, auth=auth)
+    homes = AgentHomes(settings.gateway.data_dir / "agents")
+    yield build_daemon(settings, spool=spool, store=store, sessions=sessions, homes=homes, auth=auth)
     await sessions.close()
 
 
@@ -190,11 +192,11 @@ async def _rate(*, with_spool: bool = True) -> float:
     with TemporaryDirectory() as folder:
         async with _gateway(Path(folder), with_spool=with_spool) as chat:
             began = perf_counter()
-            await _say(chat, MESSAGES, CHATS)
+            await say(chat, MESSAGES, CHATS)
             return MESSAGES / (perf_counter() - began)
 
 
-async def _say(chat: LoopbackChannel, messages: int, chats: int) -> None:
+async def say(chat: LoopbackChannel, messages: int, chats: int) -> None:
     """Send `messages` messages to `chats` chats, in up to 50 chats at a time, and wait for all answers."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_read_answers(chat, messages), name="hear")
@@ -223,10 +225,10 @@ async def _next_answer(chat: LoopbackChannel) -> str:
 async def _latencies(*, with_spool: bool = True) -> list[float]:
     with TemporaryDirectory() as folder:
         async with _gateway(Path(folder), with_spool=with_spool) as chat:
-            return [await _round_trip_ms(chat) for _ in range(ONE_BY_ONE)][ONE_BY_ONE // 10 :]
+            return [await round_trip_ms(chat) for _ in range(ONE_BY_ONE)][ONE_BY_ONE // 10 :]
 
 
-async def _round_trip_ms(chat: LoopbackChannel) -> float:
+async def round_trip_ms(chat: LoopbackChannel) -> float:
     began = perf_counter()
     await chat.say("hello")
     await _next_answer(chat)

@@ -23,8 +23,9 @@ from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
-from gateway.sessions.keys import file_name, session_key
+from gateway.sessions.keys import file_name, parse_key, session_key
 from gateway.sessions.session import advance, fold
+from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import encode
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -48,7 +49,7 @@ def rows() -> Iterator[Row]:
     yield asyncio.run(_throughput())
     with TemporaryDirectory() as folder:
         many = Path(folder) / "many"
-        _fill(many, MANY)
+        fill(many, MANY)
         yield _rebuild(many)
         yield _start(many)
         yield asyncio.run(_scopes(Path(folder) / "few", many))
@@ -61,10 +62,10 @@ async def _age() -> list[Row]:
         directory = Path(folder) / "sessions"
         keys = {size: f"agent:main:web:direct:{size}" for size in (SHORT, LONG)}
         for size, key in keys.items():
-            _write_session(directory / "transcripts", key, size)
+            write_session(directory / "transcripts", key, size)
         async with _opened(directory) as manager:
-            loads = await _alternate(keys, lambda key: _load_ms(manager, key))
-            appends = await _alternate(keys, lambda key: _append_ms(manager, key))
+            loads = await _alternate(keys, lambda key: load_ms(manager, key))
+            appends = await _alternate(keys, lambda key: append_ms(manager, key))
     return [
         _growth("load the window, cold", loads, f"{SHORT} entries", f"{LONG:,} entries"),
         _growth("append one entry", appends, f"{SHORT} entries", f"{LONG:,} entries"),
@@ -72,12 +73,12 @@ async def _age() -> list[Row]:
 
 
 async def _scopes(few: Path, many: Path) -> Row:
-    _fill(few, FEW)
-    keys = {FEW: _scope(1), MANY: _scope(1)}
+    fill(few, FEW)
+    keys = {FEW: scope(1), MANY: scope(1)}
     async with _opened(few) as small, _opened(many) as large:
         managers = {FEW: small, MANY: large}
         appends = await _alternate(
-            dict.fromkeys(managers, ""), lambda size: _append_ms(managers[size], keys[size]), is_size=True
+            dict.fromkeys(managers, ""), lambda size: append_ms(managers[size], keys[size]), is_size=True
         )
     return _growth("append one entry", appends, f"{FEW} scopes", f"{MANY:,} scopes")
 
@@ -104,14 +105,14 @@ def _growth(what: str, took: dict[int, float], small: str, large: str) -> Row:
     )
 
 
-async def _load_ms(manager: SessionManager, key: str) -> float:
+async def load_ms(manager: SessionManager, key: str) -> float:
     manager._store.cache.drop(key)  # noqa: SLF001 - it measures a cold load.
     began = perf_counter()
     await manager.history(key)
     return (perf_counter() - began) * 1000
 
 
-async def _append_ms(manager: SessionManager, key: str) -> float:
+async def append_ms(manager: SessionManager, key: str) -> float:
     began = perf_counter()
     await manager.append(key, [e.User(content="How does it grow?")])
     return (perf_counter() - began) * 1000
@@ -217,7 +218,7 @@ async def _stall(directory: Path) -> Row:
         stalls = []
         for number in range(1, 6):
             for other in range(100):
-                await manager.append(_scope(number * 100 + other), [e.User(content="Anything?")])
+                await manager.append(scope(number * 100 + other), [e.User(content="Anything?")])
             stalls.append(await _longest_pause(manager.flush()))
     return Row(
         what=f"event-loop stall while the index of {MANY:,} scopes is flushed",
@@ -249,7 +250,7 @@ async def _opened(directory: Path) -> AsyncIterator[SessionManager]:
         await manager.close()
 
 
-def _scope(number: int) -> str:
+def scope(number: int) -> str:
     return f"agent:main:telegram:direct:{number}"
 
 
@@ -274,18 +275,17 @@ def _opening(key: str, scope: str, number: int) -> list[Entry]:
     return [_header(key, scope, number), e.Activated(seq=2, ts=NOW, key=key, epoch=number, highest_number=number)]
 
 
-def _fill(directory: Path, scopes: int) -> None:
+def fill(directory: Path, scopes: int, per_scope: int = PER_SCOPE) -> None:
     """Write transcripts with a question and an answer each, and no index. They are copies with different keys."""
     transcripts = directory / "transcripts"
     make_private_directory(transcripts)
     said = b"".join(encode(entry) for entry in _exchange(3))
-    for number in range(1, PER_SCOPE + 1):
+    for number in range(1, per_scope + 1):
         marker = session_key("@@", number)
         opening = b"".join(map(encode, _opening(marker, "@@", number)))
         for at in range(scopes):
-            scope = _scope(at)
-            data = opening.replace(b"@@", scope.encode()) + said
-            _create(transcripts / file_name(session_key(scope, number)), data)
+            data = opening.replace(b"@@", scope(at).encode()) + said
+            _create(transcripts / file_name(session_key(scope(at), number)), data)
 
 
 def _exchange(seq: int) -> list[Entry]:
@@ -301,20 +301,24 @@ def _create(path: Path, data: bytes) -> None:
     os.close(descriptor)
 
 
-def _write_session(transcripts: Path, key: str, size: int) -> None:
-    """Write a session of `size` entries as `SessionManager` would, checkpoints included."""
+def write_session(transcripts: Path, key: str, size: int) -> None:
     make_private_directory(transcripts)
-    opening = _opening(key, key, 1)
-    state = fold(opening)
-    parts = [encode(entry) for entry in opening]
-    written = sum(map(len, parts))
-    while state.seq < size:
-        more = _exchange(state.seq + 1)
+    _create(transcripts / file_name(key), b"".join(line for line, _ in session_lines(key, size)))
+
+
+def session_lines(key: str, size: int) -> Iterator[tuple[bytes, SessionState]]:
+    """Yield the lines of a session as `SessionManager` would write them, checkpoints included, and the state after."""
+    written = 0
+    state: SessionState | None = None
+    entries = _opening(key, *parse_key(key))
+    while state is None or state.seq < size:
+        for entry in entries:
+            line = encode(entry)
+            written += len(line)
+            state = fold([entry]) if state is None else advance(state, entry)
+            yield line, msgspec.structs.replace(state, size=written)
+        assert state is not None
+        entries = _exchange(state.seq + 1)
         if state.seq - state.checkpoint >= CHECKPOINT_EVERY:
             sized = msgspec.structs.replace(state, size=written)
-            more = [e.Checkpoint(seq=state.seq + 1, ts=NOW, key=key, state=sized)]
-        for entry in more:
-            state = advance(state, entry)
-            parts.append(encode(entry))
-            written += len(parts[-1])
-    _create(transcripts / file_name(key), b"".join(parts))
+            entries = [e.Checkpoint(seq=state.seq + 1, ts=NOW, key=key, state=sized)]
