@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test coverage crash powerloss systemd clients lint bench soak lock clean
+.PHONY: help run test coverage crash powerloss systemd clients agents lint bench soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -30,14 +30,20 @@ systemd: $(VENV)/.dev-ready  ## Test the service on a real systemd, booted in na
 clients: $(VENV)/.dev-ready  ## Talk to Gatehouse with real OpenAI clients, each in an environment of its own.
 	$(BIN)/python -m tests.clients
 
+agents: $(VENV)/.dev-ready  ## Test all six known coding agents, with a fake model (installs 1.4 GB with npm).
+	@sh tests/install_agents.sh all
+	GATEHOUSE_ALL_AGENTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/acp/test_real_agents.py
+
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 
 .PHONY: tools
-tools:
+tools: $(VENV)/.dev-ready
 	@sh tests/install_tools.sh
+	@sh tests/install_agents.sh
+	@sh tests/install_postgres18.sh
 
 bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md.
 	@$(BIN)/python -m compileall -q config gateway channels
