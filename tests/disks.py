@@ -32,7 +32,8 @@ def small_disk(place: Path, size: int) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is installed
+        # Lazily: a process that another test starts at this moment can hold a copy of the mount until it has started.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)  # noqa: S607 - wherever it is installed
 
 
 @contextmanager

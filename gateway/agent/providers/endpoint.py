@@ -35,8 +35,6 @@ THOUGHT_ONLY = (
 
 MAX_ERROR_BYTES = 65_536
 """The rest of a longer error is not read."""
-END_TIMEOUT = 0.1
-"""Seconds until the end of a response must follow its last event. A connection that has not reached it is closed."""
 
 _HEADERS = {
     "Accept": "application/json",
@@ -122,7 +120,7 @@ class Endpoint:
                     if not events.has_events:
                         _require_stream(response, events.unread())
                 finally:
-                    _release(response, is_complete=decoder.is_complete)
+                    self._session.release(response, is_complete=decoder.is_complete)
         # Outside of the session: the connection is free while the caller handles the last chunks.
         for chunk in decoder.end(model):
             yield chunk
@@ -169,16 +167,6 @@ def _require_stream(response: ClientResponse, body: bytes) -> None:
     if isinstance(content, dict) and content.get("error"):
         raise ErrorResponse(read_fault(content))
     raise ValueError(f"the response is not an event stream but {response.content_type}")
-
-
-def _release(response: ClientResponse, *, is_complete: bool) -> None:
-    """Return the connection to the pool. If the response was not read to its end, close the connection."""
-    if is_complete and not response.content.is_eof():
-        # The end usually follows at once, and aiohttp returns the connection then. Nothing has to wait for it.
-        late = asyncio.get_running_loop().call_later(END_TIMEOUT, response.release)
-        response.content.on_eof(late.cancel)
-    else:
-        response.release()
 
 
 def decode_event(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

@@ -2,9 +2,10 @@
 
 import asyncio
 import ssl
+from functools import partial
 from pathlib import Path
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 from config import ProviderSettings
 
@@ -12,6 +13,8 @@ MAX_CONNECTIONS = 1000
 """Further requests wait. The limit on turns is much lower."""
 KEEP_ALIVE = 60.0
 MAX_HEADER_BYTES = 65_536
+END_TIMEOUT = 0.1
+"""Seconds until the end of a response must follow its last event. A connection that has not reached it is closed."""
 
 _CA_FILES = (
     "/etc/ssl/cert.pem",
@@ -36,6 +39,8 @@ class SharedSession:
         self._opening = asyncio.Lock()
         self._users = 0
         self._is_retired = False
+        self._unfinished: set[ClientResponse] = set()
+        """Responses whose last event has arrived, but not their end."""
 
     async def __aenter__(self) -> ClientSession:
         # A reload closes the session while steps may still use it:
@@ -53,6 +58,17 @@ class SharedSession:
         self._users -= 1
         if self._is_retired:
             await self._close_if_unused()
+
+    def release(self, response: ClientResponse, *, is_complete: bool) -> None:
+        """Return the connection to the pool. If the response was not read to its end, close the connection."""
+        if not is_complete or response.content.is_eof():
+            response.release()
+            return
+        # The end usually follows at once, and aiohttp returns the connection then. Nothing has to wait for it.
+        self._unfinished.add(response)
+        late = asyncio.get_running_loop().call_later(END_TIMEOUT, self._give_up, response)
+        response.content.on_eof(late.cancel)
+        response.content.on_eof(partial(self._unfinished.discard, response))
 
     async def warm_up(self) -> None:
         if not self._is_retired:
@@ -84,7 +100,13 @@ class SharedSession:
     async def _close_if_unused(self) -> None:
         if self._users == 0 and self._session is not None:
             session, self._session = self._session, None
+            for response in tuple(self._unfinished):
+                self._give_up(response)
             await session.close()
+
+    def _give_up(self, response: ClientResponse) -> None:
+        self._unfinished.discard(response)
+        response.release()
 
 
 def system_certificates() -> ssl.SSLContext:

@@ -15,6 +15,7 @@ from config import ProviderSettings
 from gateway.agent.protocol import Prompt, Provider, TextDelta
 from gateway.agent.providers.endpoint import Endpoint
 from gateway.agent.providers.http_session import SharedSession
+from gateway.agent.providers.openai import OpenAIApi
 from gateway.agent.providers.registry import open_provider
 from gateway.errors import ModelUnavailable, ProviderBusy, ProviderFailed
 from tests.agent.streaming import HELLO
@@ -89,6 +90,25 @@ async def test_an_answer_does_not_wait_for_the_end_of_its_response() -> None:
     async with peer(HEAD + b"\r\n" + BODY, idle_timeout=3600) as (other, provider):
         assert await ask(provider) == "hi"
         await other.closed.wait()
+
+
+async def test_closing_the_session_releases_a_response_whose_end_is_missing() -> None:
+    """`gatehouse setup` asks the model one question, and ends its event loop right after the answer."""
+
+    async def ask_once(base_url: str) -> str:
+        settings = ProviderSettings.model_validate({"kind": "openai", "base_url": base_url})
+        async with aclosing(Endpoint(settings, "fake", OpenAIApi(settings))) as endpoint:
+            return await ask(endpoint)
+
+    other = Peer(HEAD + b"\r\n" + BODY, hangs_up=False)
+    async with asyncio.timeout(30), await asyncio.start_server(other.serve, "127.0.0.1", 0) as server:
+        url = "http://{}:{}/v1".format(*server.sockets[0].getsockname())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert await asyncio.to_thread(lambda: asyncio.run(ask_once(url))) == "hi"
+            gc.collect()
+        await other.closed.wait()
+    assert [str(each.message) for each in caught if each.category is ResourceWarning] == []
 
 
 async def test_a_compressed_response_is_read() -> None:
