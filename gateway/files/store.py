@@ -302,10 +302,12 @@ class FileStore:
     def _files(self, *folders: str) -> Iterator[tuple[float, int, Path]]:
         """Yield the time, size and path of each file in the given folders, by default in all."""
         for folder in folders or self._folders():
-            with suppress(FileNotFoundError):  # Another thread may delete a folder or a file at the same time.
-                for entry in os.scandir(self._root / folder):
-                    found = entry.stat(follow_symlinks=False)
-                    yield found.st_mtime, found.st_size, Path(entry.path)
+            # Another thread may delete the folder, or a file in it, at the same time.
+            with suppress(FileNotFoundError), os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        found = entry.stat(follow_symlinks=False)
+                        yield found.st_mtime, found.st_size, Path(entry.path)
 
     def _path(self, ref: str) -> Path:
         folder, _, name = ref.partition("/")
