@@ -4,7 +4,9 @@
    seconds. It frees the row when it closes.
 2. Every transaction starts with `fence`, which changes the row and so locks it. If another gateway has taken the row,
    `fence` raises: the transaction of a gateway that was paused or cut off for long comes too late, and stores nothing.
-3. Only the clock of the database is used. If it jumps, a live gateway may lose its lease, but no two can write.
+3. The row counts the committed transactions. If the database has an older count, it has lost some: a standby that did
+   not have them was promoted, or a backup was restored. `fence` raises then, too: the gateway remembers too much.
+4. Only the clock of the database is used. If it jumps, a live gateway may lose its lease, but no two can write.
 """
 
 import os
@@ -24,6 +26,10 @@ RENEWAL_INTERVAL = 5.0
 
 class LeaseLost(Exception):
     """Another gateway has taken the database."""
+
+
+class CommitsLost(LeaseLost):
+    """The database no longer has all transactions that this gateway has committed."""
 
 
 class LeaseTaken(CannotStart):
@@ -95,14 +101,18 @@ def take(connection: Connection, boot: str, here: Holder) -> None:
     )
 
 
-def fence(connection: Connection, boot: str, batch: int) -> None:
-    """Renew the lease and record the number of the transaction. Raises `LeaseLost`."""
-    renewal = "UPDATE writer SET batch = ?, renewed_at = now() WHERE id = 1 AND boot = ?"
-    if not connection.execute(renewal, (batch, boot)).rowcount:
+def fence(connection: Connection, boot: str, batch: int, *, after: int) -> None:
+    """Renew the lease and record the number of the transaction, which follows the one with the number `after`.
+
+    Raises `LeaseLost`.
+    """
+    renewal = "UPDATE writer SET batch = ?, renewed_at = now() WHERE id = 1 AND boot = ? AND batch = ?"
+    if not connection.execute(renewal, (batch, boot, after)).rowcount:
+        last_batch(connection, boot, at_least=after)
         raise LeaseLost
 
 
-def last_batch(connection: Connection, boot: str) -> int:
+def last_batch(connection: Connection, boot: str, *, at_least: int) -> int:
     """Renew the lease and return the number of the last transaction that was committed. Raises `LeaseLost`.
 
     This waits for a transaction that the server still has to end after its connection was lost: that one has locked
@@ -112,6 +122,8 @@ def last_batch(connection: Connection, boot: str) -> int:
     found = connection.execute(renewal, (boot,)).fetchone()
     if found is None:
         raise LeaseLost
+    if int(found[0]) < at_least:
+        raise CommitsLost
     return int(found[0])
 
 

@@ -23,6 +23,7 @@ from config import MigrateMode, StorageEngine, StorageSettings
 from config.files import make_private_directory
 from gateway.data_dir import unusable
 from gateway.database.lease import LEASE_SECONDS, describe_holder
+from gateway.database.postgres import parse_url
 from gateway.distribution import Installation
 from gateway.errors import CannotStart
 from gateway.private_files import CREATE, open_private, require_file
@@ -287,7 +288,7 @@ def _open_postgres(storage: StorageSettings, *, autocommit: bool = True) -> "psy
     except ImportError:
         raise CannotStart(missing_extra(storage) or "psycopg cannot be imported.") from None
     return psycopg.connect(
-        storage.url,
+        psycopg.conninfo.make_conninfo("", **parse_url(storage.url)),
         password=storage.password.reveal() if storage.password else None,
         connect_timeout=math.ceil(storage.connect_timeout),
         fallback_application_name="gatehouse",

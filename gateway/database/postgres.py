@@ -511,7 +511,10 @@ def connection_options(storage: StorageSettings) -> ConnectionOptions:
 
 
 def parse_url(url: str) -> dict[str, str]:
-    """Return the parts of a URL. Raises `CannotStart` if it is malformed, or PostgreSQL's library is missing."""
+    """Return the parts of a URL. Of several hosts, the one that accepts writes is used unless the URL says otherwise.
+
+    Raises `CannotStart` if the URL is malformed, or PostgreSQL's library is missing.
+    """
     try:
         from psycopg import ProgrammingError, conninfo  # noqa: PLC0415 - only gateways with PostgreSQL have it.
     except ImportError as error:
@@ -525,7 +528,8 @@ def parse_url(url: str) -> dict[str, str]:
         raise CannotStart(
             "storage.url is not a valid PostgreSQL URL. It looks like postgresql://user@host:5432/database."
         ) from error
-    return {name: str(value) for name, value in parts.items() if value is not None}
+    given = {name: str(value) for name, value in parts.items() if value is not None}
+    return {"target_session_attrs": "read-write", **given} if "," in given.get("host", "") else given
 
 
 def describe(url: str) -> str:

@@ -22,7 +22,7 @@ _SHOWN_DAMAGE = 3
 _SETTINGS = """SELECT current_setting('fsync'), current_setting('full_page_writes'),
 current_setting('synchronous_commit'), pg_is_in_recovery(), current_setting('default_transaction_read_only'),
 pg_database_size(current_database()), extract(epoch FROM clock_timestamp())::double precision,
-current_setting('server_version')"""
+current_setting('server_version'), current_setting('synchronous_standby_names')"""
 
 
 def check_database(storage: StorageSettings) -> list[Finding]:
@@ -79,7 +79,7 @@ def _check_postgres(storage: StorageSettings, revision: str) -> Iterator[Finding
     except Exception as failure:  # noqa: BLE001 - a doctor reports every problem of the server.
         yield error("database", f"{name} fails ({summary(failure)}, {cause_of(failure).name}).", _UNREACHABLE)
         return
-    fsync, full_pages, synchronous, _, read_only, size, _, version = found
+    fsync, full_pages, synchronous, _, read_only, size, _, version, synchronous_standbys = found
     replication = f", replicated to {count(standbys, 'standby')}" if standbys else ""
     yield ok(
         "database",
@@ -95,6 +95,12 @@ def _check_postgres(storage: StorageSettings, revision: str) -> Iterator[Finding
     if synchronous == "off":
         message = "synchronous_commit is off, so a crash of the server loses messages that were acknowledged."
         yield error("database", message, "Set synchronous_commit to on or local for this database.")
+    if standbys and (synchronous == "local" or not synchronous_standbys):
+        message = (
+            "Its standbys are asynchronous: if one is promoted after a crash of this server, the last messages that "
+            "were acknowledged can be lost."
+        )
+        yield warning("database", message, "Set synchronous_standby_names, and synchronous_commit = on.")
     if is_standby or read_only == "on":
         message = "It is a read-only standby." if is_standby else "default_transaction_read_only is on."
         yield error("database", message, "Set storage.url to a server that can be written.")

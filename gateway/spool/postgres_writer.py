@@ -8,6 +8,8 @@ A batch takes two round trips. The first sends all statements in a pipeline; the
    number of the last committed batch, in the row of the lease, says whether the batch has to run again.
 4. The database is away, full or read-only: jobs are refused with `SpoolUnavailable`, until it is back.
 5. Another gateway has taken the lease: the spool is broken, and the daemon has to stop.
+6. The database has lost commits, as after the promotion of a standby that did not have them: the sessions in memory
+   are newer than the stored ones. The spool is broken, too. After a restart, the daemon knows what is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import structlog
 
 from gateway.aio import backoff_delays
 from gateway.database import lease
-from gateway.database.lease import Holder, LeaseLost, LeaseTaken
+from gateway.database.lease import CommitsLost, Holder, LeaseLost, LeaseTaken
 from gateway.database.postgres import MIN_VERSION, Cause, PostgresConnection, cause_of, summary
 from gateway.errors import CannotStart
 from gateway.spool import queries
@@ -89,6 +91,8 @@ class PostgresWriter(GroupCommit):
         self._start_timeout = start_timeout
         self._connection: PostgresConnection | None = None
         self._batch = 0
+        self._committed = 0
+        """The number of the last batch that was committed."""
         self._renewed_at = 0.0
         self._is_closing = False
 
@@ -265,8 +269,8 @@ class PostgresWriter(GroupCommit):
                     connection.commit()
                 else:  # It has only read, so there is nothing to fsync.
                     connection.rollback()
-            except LeaseLost:
-                return all_failed(batch, self._break())
+            except LeaseLost as lost:
+                return all_failed(batch, self._break(lost))
             except Exception as error:  # noqa: BLE001 - every waiter has to get an answer, even after a bug
                 cause = Cause.LOST if connection.is_lost else cause_of(error)
                 if cause is Cause.LOST and outcomes is not None:
@@ -281,6 +285,8 @@ class PostgresWriter(GroupCommit):
                     connection.rollback()
             else:
                 self.transactions += 1
+                if outcomes is not None:
+                    self._committed = self._batch
                 self._mark_writable()
                 return answers
         return all_failed(batch, self.trouble or SpoolUnavailable(_REASONS[Cause.LOST]))
@@ -300,7 +306,7 @@ class PostgresWriter(GroupCommit):
 
     def _begin(self, connection: PostgresConnection) -> None:
         connection.begin()
-        lease.fence(connection, self._boot, self._batch)
+        lease.fence(connection, self._boot, self._batch, after=self._committed)
         connection.has_changed = False
 
     def _was_committed(self, error: Exception) -> bool:
@@ -314,7 +320,9 @@ class PostgresWriter(GroupCommit):
             return False
         is_stored = last == self._batch
         log.info("commit_outcome_known", batch=self._batch, is_stored=is_stored)
-        self.transactions += is_stored
+        if is_stored:
+            self.transactions += 1
+            self._committed = self._batch
         return is_stored
 
     def _reconnect(self, *, grace: float = 0.0) -> int | None:
@@ -348,10 +356,10 @@ class PostgresWriter(GroupCommit):
             self._lose(error, cause_of(error))
             return None
         try:
-            last = lease.last_batch(connection, self._boot)
-        except LeaseLost:
+            last = lease.last_batch(connection, self._boot, at_least=self._committed)
+        except LeaseLost as lost:
             connection.close()
-            self._break()
+            self._break(lost)
             return None
         except Exception as error:  # noqa: BLE001 - as above
             connection.close()
@@ -368,9 +376,9 @@ class PostgresWriter(GroupCommit):
             return
         self._renewed_at = monotonic()
         try:
-            lease.last_batch(connection, self._boot)
-        except LeaseLost:
-            self._break()
+            lease.last_batch(connection, self._boot, at_least=self._committed)
+        except LeaseLost as lost:
+            self._break(lost)
         except Exception as error:  # noqa: BLE001 - the next one may succeed.
             cause = Cause.LOST if connection.is_lost else cause_of(error)
             if cause is Cause.LOST:
@@ -419,11 +427,20 @@ class PostgresWriter(GroupCommit):
         self.trouble = SpoolUnavailable(_REASONS.get(cause, _REASONS[Cause.FAILED]))
         return self.trouble
 
-    def _break(self, reason: str = "") -> SpoolBroken:
-        self.trouble = SpoolBroken(
-            reason
-            or f"Another gateway has taken over the database {self._name}, so this one can't write to it any more."
-        )
+    def _break(self, cause: LeaseLost | str) -> SpoolBroken:
+        match cause:
+            case str():
+                reason = cause
+            case CommitsLost():
+                reason = (
+                    f"The database {self._name} has lost messages that were stored: a standby that did not have them "
+                    "was promoted, or a backup was restored. Restart the gateway: it goes on with what is stored."
+                )
+            case _:
+                reason = (
+                    f"Another gateway has taken over the database {self._name}, so this one can't write to it any more."
+                )
+        self.trouble = SpoolBroken(reason)
         log.error("spool_write_failed", reason=str(self.trouble))
         if self._connection is not None:
             self._connection.close()

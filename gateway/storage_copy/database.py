@@ -188,7 +188,7 @@ class PostgresTarget:
     def commit(self) -> None:
         # At the end, because it locks the row until the commit, and the lease has to be renewed meanwhile.
         try:
-            lease.fence(self._connection, self._boot, 0)
+            lease.fence(self._connection, self._boot, 0, after=0)
         except lease.LeaseLost:
             raise Refused("Another gateway has taken over the database. Stop it, and run the command again.") from None
         self._connection.commit()
@@ -387,7 +387,7 @@ class HeldLease:
     def _renew(self) -> None:
         while not self._end.wait(lease.RENEWAL_INTERVAL):
             try:
-                lease.last_batch(self._connection, self.boot)
+                lease.last_batch(self._connection, self.boot, at_least=0)
             except Exception as error:  # noqa: BLE001 - the fence of the next transaction notices a lost lease.
                 log.debug("lease_not_renewed", reason=str(error))
                 return

@@ -73,6 +73,19 @@ def test_settings_that_lose_messages_are_reported(
     assert setting in found[0][1]
 
 
+def test_asynchronous_standbys_are_reported(new_postgres: NewPostgres) -> None:
+    primary = new_postgres()
+    storage = migrated(primary.url())
+    assert not problems(check_database(storage))
+    new_postgres(primary=primary)
+    (found,) = problems(check_database(storage))
+    assert found[0] is Level.WARNING
+    assert "asynchronous" in found[1]
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    primary.execute("SELECT pg_reload_conf()")
+    assert not problems(check_database(storage))
+
+
 def test_a_server_that_is_down_is_an_error(new_postgres: NewPostgres) -> None:
     server = new_postgres()
     storage = migrated(server.url())

@@ -14,7 +14,9 @@ Edition = Literal["system", "embedded"]
 """The PostgreSQL of this system (if it has none: the other), or the one that tests/install_postgres18.sh installs."""
 
 NewPostgres = Callable[..., PostgresServer]
-"""`(edition="system", *, on_disk=False, **settings: str)`, where settings are such as `max_connections="5"`.
+"""`(edition="system", *, on_disk=False, primary=None, **settings: str)`, with settings such as `max_connections="5"`.
+
+With `primary`, the server is a standby that streams the changes of that one.
 
 The files of a server are in memory if there is space, where `fsync` takes no time. Measurements want them on disk.
 """
@@ -41,14 +43,19 @@ class PostgresServers:
             self._shared[edition] = self._stack.enter_context(closing(self.new(edition)))
         return self._shared[edition]
 
-    def new(self, edition: Edition, *, on_disk: bool = False, **settings: str) -> PostgresServer:
-        """Start a server. The caller closes it. Skips the test if PostgreSQL is not installed."""
+    def new(
+        self, edition: Edition, *, on_disk: bool = False, primary: PostgresServer | None = None, **settings: str
+    ) -> PostgresServer:
+        """Start a server, or a standby of `primary`. The caller closes it. Skips the test if it is not installed."""
         if edition not in self._templates:
             programs = (system_programs() if edition == "system" else None) or embedded_programs()
             if programs is None:
                 pytest.skip("PostgreSQL is not installed" if edition == "system" else "PostgreSQL 18 is not installed")
             self._templates[edition] = self._stack.enter_context(closing(PostgresTemplate(programs)))
-        return PostgresServer(self._templates[edition], settings, on_disk=on_disk)
+        template = self._templates[edition]
+        if primary is not None and not (template.programs.folder / "pg_basebackup").exists():
+            pytest.skip("pg_basebackup is not installed, so there is no standby")
+        return PostgresServer(template, settings, on_disk=on_disk, primary=primary)
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +97,15 @@ def new_postgres(postgres_servers: PostgresServers) -> Iterator[NewPostgres]:
     """Yield a function that starts a server for this test alone, which may stop, pause and kill it."""
     with ExitStack() as stack:
 
-        def start(edition: Edition = "system", *, on_disk: bool = False, **settings: str) -> PostgresServer:
-            return stack.enter_context(closing(postgres_servers.new(edition, on_disk=on_disk, **settings)))
+        def start(
+            edition: Edition = "system",
+            *,
+            on_disk: bool = False,
+            primary: PostgresServer | None = None,
+            **settings: str,
+        ) -> PostgresServer:
+            server = postgres_servers.new(edition, on_disk=on_disk, primary=primary, **settings)
+            return stack.enter_context(closing(server))
 
         yield start
 

@@ -107,14 +107,27 @@ class PostgresTemplate:
 class PostgresServer:
     """A PostgreSQL server with files of its own. It listens on a Unix socket only. Every user may enter."""
 
-    def __init__(self, template: PostgresTemplate, settings: dict[str, str], *, on_disk: bool) -> None:
+    def __init__(
+        self,
+        template: PostgresTemplate,
+        settings: dict[str, str],
+        *,
+        on_disk: bool,
+        primary: "PostgresServer | None" = None,
+    ) -> None:
+        """Start a server: a new one, or a standby that streams the changes of `primary`."""
         self.version = template.programs.version
         self._programs = template.programs
         self._settings = {"listen_addresses": "", "shared_buffers": "16MB", **settings}
         self._folder = ServerFolder("postgres", on_disk=on_disk)
         self.socket_folder = self._folder.path
         self._data = self._folder.path / "data"
-        self._folder.run("cp", "-a", template.data, self._data)
+        if primary is None:
+            self._folder.run("cp", "-a", template.data, self._data)
+        else:
+            copy = self._programs.folder / "pg_basebackup"
+            source = f"host={primary.socket_folder} port={PORT} user={_USER}"
+            self._folder.run(copy, "-d", source, "-D", self._data, "--write-recovery-conf", "--checkpoint=fast")
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -189,6 +202,10 @@ class PostgresServer:
                 os.kill(pid, signal.SIGCONT)
         process.send_signal(signal.SIGCONT)
 
+    def promote(self) -> None:
+        """Make a standby a primary. Returns once it accepts writes."""
+        assert self.execute("SELECT pg_promote(true, 60)") == [(True,)]
+
     def new_database(self) -> str:
         """Create an empty database. Returns its URL."""
         name = f"test_{token_hex(6)}"
@@ -236,6 +253,13 @@ class PostgresServer:
         # Signals take effect later: until then it can start another process.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return list(_children(process.pid))
+
+
+def url_of_both(first: str, second: PostgresServer) -> str:
+    """Return the URL of a database that is on two servers."""
+    parts = conninfo_to_dict(first)
+    hosts = f"host={second.socket_folder},{parts['host']}&port={PORT},{PORT}"
+    return f"postgresql:///{parts['dbname']}?{hosts}&user={parts['user']}"
 
 
 def _children(parent: int) -> Iterator[int]:
