@@ -11,7 +11,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from math import ceil
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 from config import StorageSettings
 from gateway.database.connection import Cursor, Parameters
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from psycopg.abc import Buffer, Transformer
     from psycopg.adapt import PyFormat
     from psycopg.pq.abc import PGresult
+
+T = TypeVar("T")
 
 MIN_VERSION = 15
 _CONNECT_TIMEOUT = 5
@@ -449,47 +451,54 @@ class PostgresConnection:
 class ReconnectingPostgres:
     """A `Connection` for the reads of one thread. It connects when it is used, and again after it was lost.
 
-    Raises `OSError` with EAGAIN while the database cannot answer, because callers handle files the same way.
+    A read that finds the connection lost runs again on a new one, so a restart of the server between two reads is not
+    noticed. Raises `OSError` with EAGAIN while the database cannot answer, because callers handle files the same way.
     """
 
     def __init__(self, connect: Callable[[], PostgresConnection]) -> None:
         self._connect = connect
         self._connection: PostgresConnection | None = None
+        self._has_snapshot = False
 
     def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor:
-        with self._opened() as connection:
-            return connection.execute(sql, parameters)
+        return self._run(lambda connection: connection.execute(sql, parameters))
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> Cursor:  # Any: the types of the columns.
-        with self._opened() as connection:
-            return connection.executemany(sql, rows)
+        listed = list(rows)
+        return self._run(lambda connection: connection.executemany(sql, listed))
 
     def begin_snapshot(self) -> None:
         """Let all later queries see the same moment, until the connection is closed or lost."""
-        with self._opened() as connection:
-            connection.begin_snapshot()
+        self._run(PostgresConnection.begin_snapshot)
+        self._has_snapshot = True
 
     def close(self) -> None:
+        self._has_snapshot = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    @contextmanager
-    def _opened(self) -> Iterator[PostgresConnection]:
+    def _run(self, read: Callable[[PostgresConnection], T]) -> T:
+        # Another connection would see another moment, so a lost snapshot is reported.
+        may_retry = self._connection is not None and not self._has_snapshot
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            yield self._connection
+            return read(self._connection)
         except Exception as error:
-            if self._connection is not None and self._connection.is_lost:
+            is_lost = self._connection is not None and self._connection.is_lost
+            if is_lost:
                 self.close()
             match cause_of(error):
                 case Cause.CALLER | Cause.WRONG_SCHEMA:
                     raise
+                case _ if is_lost and may_retry:
+                    pass
                 case Cause.LOST:
                     raise OSError(errno.EAGAIN, "the database can't be reached") from error
                 case _:
                     raise OSError(errno.EAGAIN, f"the database refuses ({summary(error)})") from error
+        return self._run(read)
 
 
 class ConnectionOptions(TypedDict, total=False):
