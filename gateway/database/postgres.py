@@ -544,8 +544,11 @@ def parse_url(url: str) -> dict[str, str]:
 def describe(url: str) -> str:
     """Return the database of a URL for people, without its password."""
     parts = parse_url(url)
-    port = f":{parts['port']}" if "port" in parts else ""
-    return f"{parts.get('dbname', 'the default database')} on {parts.get('host', 'this machine')}{port}"
+    hosts, ports = parts.get("host", "this machine").split(","), parts.get("port", "").split(",")
+    if len(ports) < len(hosts):  # One port is for all hosts.
+        ports = ports * len(hosts)
+    places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False)]
+    return f"{parts.get('dbname', 'the default database')} on {' or '.join(places)}"
 
 
 def summary(error: BaseException) -> str:
