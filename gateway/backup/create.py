@@ -5,7 +5,7 @@ that moment are enough to copy them later. Entries that are not in the transcrip
 The copy of the spool contains them, because no flush may shorten the journal before the copy is made.
 
 The format is the same for each storage engine. From a database, the transcripts, the index, the archive and the spool
-are first written to a folder, as of one moment. Commits go on meanwhile.
+are first written to a folder, as of one moment. Commits go on during that.
 """
 
 import asyncio

@@ -69,7 +69,7 @@ class SqliteReader:
             raise OSError(errno.EIO, f"The database can't be read: {error}") from error
 
     def begin_snapshot(self) -> None:
-        """Let all later queries see the same moment, until the connection is closed. The writer goes on meanwhile."""
+        """Let all later queries see the same moment, until the connection is closed. The writer is not held up."""
         self.execute("BEGIN")
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # The first read chooses the moment.
 

@@ -310,7 +310,7 @@ class PostgresWriter(GroupCommit):
         connection.has_changed = False
 
     def _was_committed(self, error: Exception) -> bool:
-        """Reconnect, and find out whether the last batch was committed. Later jobs are refused meanwhile."""
+        """Reconnect, and find out whether the last batch was committed. Later jobs are refused until then."""
         self._lose(error, Cause.LOST)
         log.warning("commit_outcome_unknown", batch=self._batch)
         try:
@@ -326,7 +326,7 @@ class PostgresWriter(GroupCommit):
         return is_stored
 
     def _reconnect(self, *, grace: float = 0.0) -> int | None:
-        """Connect again, with backoff. Refuse jobs meanwhile. Returns the number of the last committed batch.
+        """Connect again, with backoff. Refuse jobs until then. Returns the number of the last committed batch.
 
         Raises `_Closed` if the database is not back `grace` seconds after the queue was closed.
         """

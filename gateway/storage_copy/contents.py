@@ -90,7 +90,7 @@ class Queries(Protocol):
 
 
 class StorageReader(Protocol):
-    """Reads a storage that does not change meanwhile, and changes nothing itself."""
+    """Reads a storage that does not change during the copy, and changes nothing itself."""
 
     left_out: int
     """Lines of transcripts that `sessions` has left out so far: they are no entries, or are there twice."""

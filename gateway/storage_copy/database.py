@@ -186,7 +186,7 @@ class PostgresTarget:
         self._connection.begin()
 
     def commit(self) -> None:
-        # At the end, because it locks the row until the commit, and the lease has to be renewed meanwhile.
+        # At the end, because it locks the row until the commit, and the lease has to be renewed until then.
         try:
             lease.fence(self._connection, self._boot, 0, after=0)
         except lease.LeaseLost:

@@ -1,4 +1,4 @@
-"""Opens the source and the target of a copy, and keeps gateways away from both meanwhile."""
+"""Opens the source and the target of a copy, and keeps gateways away from both during the copy."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping

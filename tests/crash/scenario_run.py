@@ -52,11 +52,11 @@ async def _run(plan: Plan, daemons: Daemons, spec: DaemonSpec) -> list[str]:
         platform.write(*plan.events)
         try:
             for at in plan.deaths:
-                if not await _run_daemon(daemons, replace(spec, die_at=at), platform):
+                if not await run_daemon(daemons, replace(spec, die_at=at), platform):
                     break
                 reached.append(spec.death_report.read_text())
             else:
-                assert not await _run_daemon(daemons, spec, platform)
+                assert not await run_daemon(daemons, spec, platform)
             check(spec, platform, Allowed(deaths=len(reached), lost_answers=platform.lost))
         except BaseException as failure:
             failure.add_note(f"{plan}\ndied at {reached}\nlog: {spec.log}\nunsettled: {platform.unsettled()}")
@@ -64,7 +64,7 @@ async def _run(plan: Plan, daemons: Daemons, spec: DaemonSpec) -> list[str]:
     return reached
 
 
-async def _run_daemon(daemons: Daemons, spec: DaemonSpec, platform: FakePlatform) -> bool:
+async def run_daemon(daemons: Daemons, spec: DaemonSpec, platform: FakePlatform) -> bool:
     """Run a daemon until everything is answered, and stop it. Return True if it died before that."""
     arrival = platform.arrivals + 1
     pid = await daemons.start(spec)

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import shutil
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.crash.daemon_spec import DaemonSpec
 from tests.crash.daemons import Daemons, daemons
 from tests.crash.fake_platform import Event, FakePlatform
 from tests.crash.scale import SCALE
+from tests.crash.scenario_run import run_daemon
 from tests.polling import until
 
 pytestmark = [needs_sandbox, pytest.mark.timeout(300 * SCALE)]
@@ -66,7 +66,7 @@ async def run(plan: CodingPlan, deaths: Sequence[int], forked: Daemons, home: Pa
         platform.write(*plan.events())
         try:
             for at in (*deaths, 0):
-                if not await _run_daemon(forked, replace(spec, die_at=at), platform):
+                if not await run_daemon(forked, replace(spec, die_at=at), platform):
                     break
                 died.append(spec.death_report.read_text())
                 await until(lambda: not programs(home))
@@ -76,32 +76,6 @@ async def run(plan: CodingPlan, deaths: Sequence[int], forked: Daemons, home: Pa
             raise
     await asyncio.to_thread(shutil.rmtree, home)
     return died
-
-
-async def _run_daemon(forked: Daemons, spec: DaemonSpec, platform: FakePlatform) -> bool:
-    """Run a daemon until everything is answered, and stop it. Return True if it died before that."""
-    arrival = platform.arrivals + 1
-    pid = await forked.start(spec)
-
-    async def work() -> None:
-        await platform.until_arrival(arrival)
-        await platform.until_settled()
-
-    settled = asyncio.create_task(work(), name="settled")
-    ended = asyncio.create_task(forked.ended(pid), name="ended")
-    try:
-        await asyncio.wait({settled, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
-            await settled
-        status = await forked.stop(pid)
-    finally:
-        for task in (settled, ended):
-            task.cancel()
-        await asyncio.wait({settled, ended})
-    if status == -signal.SIGKILL and spec.die_at:
-        return True
-    assert status == 0, f"ended with {status}"
-    return False
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
