@@ -14,6 +14,15 @@ from typing import Any, Protocol
 Parameters = Sequence[Any] | Mapping[str, Any]  # Any: the types of the columns.
 
 
+class UnpreparedStatement(str):
+    """A statement that PostgreSQL plans for its values each time, because the best plan depends on them.
+
+    The server plans a prepared statement once for all values after a few runs.
+    """
+
+    __slots__ = ()
+
+
 class Cursor(Protocol):
     """The outcome of a statement. A row is a tuple."""
 

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 from config import StorageSettings
-from gateway.database.connection import Cursor, Parameters
+from gateway.database.connection import Cursor, Parameters, UnpreparedStatement
 from gateway.database.row_statement import RowBatch, RowStatement, text_bytes
 from gateway.distribution import Installation
 from gateway.errors import CannotStart
@@ -278,7 +278,7 @@ class PostgresConnection:
         statement, names, is_read = translate(sql)
         self.has_changed |= not is_read
         values = [parameters[name] for name in names] if isinstance(parameters, Mapping) else parameters
-        return self._run(statement, [values])
+        return self._run(statement, [values], can_prepare=not isinstance(sql, UnpreparedStatement))
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> Cursor:  # Any: the types of the columns.
         statement, _, _ = translate(sql)

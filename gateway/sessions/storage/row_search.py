@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from gateway.database.connection import UnpreparedStatement
 from gateway.sessions.session import SessionMeta
 from gateway.sessions.storage.search import MAX_MATCHES, ROWS_PER_STEP, SearchedSession, fold, match_all
 
@@ -169,7 +170,11 @@ class SqliteSearch:
 
 
 class PostgresSearch:
-    """An index of pg_trgm, where the server decides whether it is better than reading the rows of the sessions."""
+    """An index of pg_trgm, where the server decides whether it is better than reading the rows of the sessions.
+
+    That depends on the words and on the sessions. A plan for any words first collects all rows of the sessions, which
+    takes most of the time in a scope with many messages.
+    """
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -190,7 +195,7 @@ class PostgresSearch:
     def _find(self, column: str, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
         contains = " AND ".join(f"{column} LIKE ?" for _ in words)
         found = self._query(
-            f"SELECT session, seq FROM entry WHERE session = ANY(?) AND {contains} LIMIT ?",  # noqa: S608 - constants only
+            UnpreparedStatement(f"SELECT session, seq FROM entry WHERE session = ANY(?) AND {contains} LIMIT ?"),  # noqa: S608 - constants only
             (list(keys), *map(_pattern, words), MAX_MATCHES + 1),
         )
         return found if len(found) <= MAX_MATCHES else None
@@ -199,7 +204,9 @@ class PostgresSearch:
         contains = " AND ".join("folded LIKE ?" for _ in words)
         yield from _in_steps(
             self._query,
-            f"SELECT seq, line FROM entry WHERE session = ? AND seq < ? AND {contains} ORDER BY seq DESC LIMIT ?",  # noqa: S608 - constants only
+            UnpreparedStatement(
+                f"SELECT seq, line FROM entry WHERE session = ? AND seq < ? AND {contains} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+            ),
             lambda before: (key, before, *map(_pattern, words)),
         )
 

@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 
 from config import SessionSettings
+from gateway.database.postgres import PostgresConnection
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.entries import TurnOutcome
+from gateway.sessions.storage.row_search import PostgresSearch
 from gateway.spool import Spool
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager, undo
 
@@ -207,3 +209,18 @@ async def test_long_sessions_are_searched_like_short_ones(manager: SessionManage
         assert (await manager.search(manager.last_used(SCOPE), "gesellschaft")).hits == ()
         await manager.flush()
     assert len((await manager.search(manager.last_used(BOB), "gesellschaft")).hits) == 1
+
+
+def test_postgresql_plans_each_search_for_its_words(each_database_url: str) -> None:
+    """After a few runs, a prepared search would collect all rows of its sessions, whatever the words are."""
+    with PostgresConnection(each_database_url) as connection:
+        connection.execute("CREATE TABLE entry (session text, seq bigint, line text, folded text)")
+        connection.execute("INSERT INTO entry VALUES ('a', 1, '{}', 'a needle')")
+        search = PostgresSearch(lambda sql, parameters: connection.execute(sql, parameters).fetchall())
+
+        assert search.compare(["a"], ["needle"]) == search.matches(["a"], ["needle"]) == [("a", 1)]
+        assert list(search.lines("a", ["needle"])) == [b"{}"]
+        prepared = [sql for (sql,) in connection.execute("SELECT statement FROM pg_prepared_statements").fetchall()]
+
+    assert any("INSERT INTO entry" in sql for sql in prepared)
+    assert not any("LIKE" in sql for sql in prepared)
