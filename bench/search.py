@@ -39,7 +39,8 @@ WANTED = {
     "two words": "common rarely",
     "Chinese": "数据库",
     "a part of a compound": "gesellschaftskapitän",
-    "nothing": "verungkeitschlaus",
+    "nothing, with a trigram that no message has": "verungkeitschlaus",
+    "nothing, of trigrams that messages have": "verungkeitschlan",
 }
 MARKS = {
     3_001: "the quetzalcoatl",
