@@ -121,6 +121,13 @@ def backoff_delays(*, first: float = 0.5, cap: float = 60.0, jitter: Jitter = _r
         wait = min(wait * 2, cap)
 
 
+_T = TypeVar("_T")
+
+
+class ShutdownRequested(Exception):
+    """A shutdown was requested before the daemon had started. The process ends without an error."""
+
+
 class ShutdownRequest:
     """A request to shut down. The first lets running work finish. The second ends the wait for it."""
 
@@ -160,8 +167,18 @@ class ShutdownRequest:
             for each in unfinished:
                 each.cancel()
 
-
-_T = TypeVar("_T")
+    async def interrupts(self, work: Coroutine[None, None, _T]) -> _T:
+        """Return the result of `work`. A request cancels it, and raises `ShutdownRequested`."""
+        task, request = asyncio.ensure_future(work), asyncio.ensure_future(self.wait())
+        try:
+            await asyncio.wait({task, request}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (task, request):
+                each.cancel()
+            await asyncio.wait({task, request})
+        if task.cancelled():
+            raise ShutdownRequested
+        return task.result()
 
 
 async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float | None = None) -> _T:
@@ -189,6 +206,28 @@ async def finish_before_cancel(work: Coroutine[None, None, _T], *, grace: float 
             task.cancel()
         raise
     return task.result()
+
+
+async def in_daemon_thread(name: str, work: Callable[[], _T]) -> _T:
+    """Run blocking work in a thread of its own. If the caller is cancelled, the process can end in the middle of it.
+
+    asyncio waits at its end for the threads of `asyncio.to_thread`.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def run() -> None:
+        result: Any = None  # Any: it is of no type after an error.
+        error: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as failure:  # noqa: BLE001 - it belongs to the caller, not to this thread.
+            error = failure
+        with suppress(RuntimeError):  # The loop is closed, so there is no waiter.
+            loop.call_soon_threadsafe(_resolve, future, result, error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return await future
 
 
 REPORT_DELAY = 0.002

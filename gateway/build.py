@@ -116,7 +116,9 @@ async def open_daemon(
         closing.enter_context(DataDirLock(directory))
         require_complete_restore(directory)
         await asyncio.to_thread(end_orphans)
-        spool, storage = await closing.enter_async_context(open_storage(settings, max_wait=START_TIMEOUT))
+        spool, storage = await closing.enter_async_context(
+            open_storage(settings, max_wait=START_TIMEOUT, shutdown=shutdown)
+        )
         store = FileStore(directory / "files", settings.files.max_stored_bytes)
         await store.open()
         homes = AgentHomes(directory / "agents")

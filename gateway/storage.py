@@ -11,7 +11,7 @@ import structlog
 
 from config import Settings, StorageEngine, StorageSettings
 from config.files import make_private_directory
-from gateway.aio import backoff_delays
+from gateway.aio import ShutdownRequest, ShutdownRequested, backoff_delays, in_daemon_thread
 from gateway.data_dir import DataDirLock, unusable
 from gateway.database.migrate import ensure_current
 from gateway.database.postgres import connection_options, describe
@@ -34,11 +34,14 @@ START_TIMEOUT = 30.0
 
 
 @asynccontextmanager
-async def open_storage(settings: Settings, *, max_wait: float = 0.0) -> AsyncIterator[tuple[Spool, SessionStorage]]:
+async def open_storage(
+    settings: Settings, *, max_wait: float = 0.0, shutdown: ShutdownRequest | None = None
+) -> AsyncIterator[tuple[Spool, SessionStorage]]:
     """Open the spool and the storage of the sessions, and migrate the database. The caller holds the data directory.
 
     Closes the spool at the end; the `SessionManager` closes the storage. Raises `CannotStart` if they cannot be used,
-    and `SpoolUnavailable` if the database cannot be reached within `max_wait` seconds.
+    and `SpoolUnavailable` if the database cannot be reached within `max_wait` seconds. A request for `shutdown` ends
+    the wait for PostgreSQL with `ShutdownRequested`.
     """
     async with AsyncExitStack() as stack:
         directory, storage = settings.gateway.data_dir, settings.storage
@@ -57,9 +60,13 @@ async def open_storage(settings: Settings, *, max_wait: float = 0.0) -> AsyncIte
                 await asyncio.to_thread(ensure_current, storage)
                 spool = await stack.enter_async_context(await Spool.open_sqlite(path))
             case _:
-                await _wait_for_server(storage, max_wait)
-                options = connection_options(storage)
-                spool = await stack.enter_async_context(await Spool.open_database(storage.url, directory, **options))
+                opening = _open_postgres(storage, directory, max_wait)
+                try:
+                    opened = await (shutdown or ShutdownRequest()).interrupts(opening)
+                except ShutdownRequested:
+                    log.info("start_cancelled", database=describe(storage.url))
+                    raise
+                spool = await stack.enter_async_context(opened)
         require_complete_copy(storage, directory, await spool.facts(UNFINISHED_COPY))
         await spool.commit(SaveRepos(repos=settings.repos))
         sessions = directory / "sessions"
@@ -75,13 +82,19 @@ async def open_storage(settings: Settings, *, max_wait: float = 0.0) -> AsyncIte
         )
 
 
+async def _open_postgres(storage: StorageSettings, data_dir: Path, max_wait: float) -> Spool:
+    await _wait_for_server(storage, max_wait)
+    return await Spool.open_database(storage.url, data_dir, **connection_options(storage))
+
+
 async def _wait_for_server(storage: StorageSettings, max_wait: float) -> None:
     """Migrate the database as soon as its server can be reached."""
     deadline = monotonic() + max_wait
     write_log = log.info  # Once, not for each attempt.
     for delay in backoff_delays(first=0.1, cap=2.0):
         try:
-            await asyncio.to_thread(ensure_current, storage)
+            # A shutdown does not wait for a server that hangs. It rolls back a migration whose connection is lost.
+            await in_daemon_thread("migration", partial(ensure_current, storage))
         except OSError as error:
             if monotonic() + delay > deadline:
                 # `strerror` is a sentence without its full stop.

@@ -1,9 +1,18 @@
 import asyncio
+import threading
 from itertools import islice
 
 import pytest
 
-from gateway.aio import KeyedLocks, ShutdownRequest, TurnSlot, backoff_delays, finish_before_cancel
+from gateway.aio import (
+    KeyedLocks,
+    ShutdownRequest,
+    ShutdownRequested,
+    TurnSlot,
+    backoff_delays,
+    finish_before_cancel,
+    in_daemon_thread,
+)
 from tests.polling import until
 
 
@@ -212,3 +221,50 @@ async def test_a_cancelled_waiter_does_not_keep_a_keyed_lock() -> None:
     assert passed_over.cancelled()
     locks.release("a")
     assert len(locks) == 0
+
+
+async def test_a_shutdown_request_cancels_the_work_that_it_interrupts() -> None:
+    shutdown, is_cancelled = ShutdownRequest(), False
+
+    async def work() -> None:
+        nonlocal is_cancelled
+        shutdown.request()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_cancelled = True
+
+    with pytest.raises(ShutdownRequested):
+        await shutdown.interrupts(work())
+    assert is_cancelled
+
+
+async def test_work_that_nothing_interrupts_returns_its_result_or_raises_its_error() -> None:
+    async def divide(number: int) -> int:
+        return 6 // number
+
+    assert await ShutdownRequest().interrupts(divide(2)) == 3
+    with pytest.raises(ZeroDivisionError):
+        await ShutdownRequest().interrupts(divide(0))
+
+
+async def test_work_in_a_daemon_thread_returns_its_result_or_raises_its_error() -> None:
+    assert await in_daemon_thread("test", lambda: threading.current_thread().daemon)
+    with pytest.raises(ZeroDivisionError):
+        await in_daemon_thread("test", lambda: 1 // 0)
+
+
+async def test_a_cancelled_caller_leaves_the_daemon_thread_behind() -> None:
+    has_started, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        has_started.set()
+        may_end.wait(60)
+
+    async with asyncio.TaskGroup() as group:
+        caller = group.create_task(in_daemon_thread("left", work))
+        await until(has_started.is_set)
+        caller.cancel()
+    assert "left" in [thread.name for thread in threading.enumerate()]
+    may_end.set()
+    await until(lambda: "left" not in [thread.name for thread in threading.enumerate()])

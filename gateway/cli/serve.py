@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from config import ConfigError, Loaded, LogLevel, ReloadPlan
-from gateway.aio import ShutdownRequest
+from gateway.aio import ShutdownRequest, ShutdownRequested
 from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, load_settings, print_error
 from gateway.cli.environment import trim_environment
@@ -38,7 +38,11 @@ def serve(config: Path | None) -> int:
     loaded = load_settings(config)
     environ = trim_environment(loaded.settings.gateway.keep_environment)
     housekeeping.tune_garbage_collector()
-    if asyncio.run(_serve(loaded, config, environ)):
+    try:
+        wants_restart = asyncio.run(_serve(loaded, config, environ))
+    except ShutdownRequested:  # While the start was waiting for the database.
+        return EXIT_OK
+    if wants_restart:
         # Replace this process by a new `gatehouse run` with the same process id. The kernel holds blocked signals back
         # until the new process has installed its handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})

@@ -3,15 +3,27 @@
 import json
 import re
 import signal
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from urllib.request import Request, urlopen
 
+import psycopg
 import pytest
 
-from tests.daemon_process import COMMAND, DEFAULTS, DaemonProcess, environment, gatehouse, running, write_config
+from gateway.database.migrate import LOCK
+from tests.daemon_process import (
+    COMMAND,
+    DEFAULTS,
+    TIMEOUT,
+    DaemonProcess,
+    environment,
+    gatehouse,
+    running,
+    write_config,
+)
 from tests.forks.process import Forked
 from tests.polling import until
 from tests.postgres.fixtures import NewPostgres
@@ -203,6 +215,50 @@ async def test_the_daemon_waits_for_a_database_that_is_starting(tmp_path: Path, 
         server.start()
         daemon.ready()
         run(tmp_path, "chat", "--once", "hello")
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_the_wait_for_a_database(
+    tmp_path: Path, new_postgres: NewPostgres, number: signal.Signals
+) -> None:
+    server = new_postgres()
+    server.stop()
+    write_config(tmp_path, f'{DEFAULTS}\n[storage]\nurl = "{server.url()}"\n')
+    with DaemonProcess(tmp_path) as daemon:
+        daemon.wait_for("database_awaited")
+        daemon.signal(number)
+        assert daemon.process.wait(TIMEOUT) == 0
+    assert daemon.log[-1]["event"] == "start_cancelled"
+    assert not daemon.errors()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_does_not_wait_for_a_server_that_does_not_answer(tmp_path: Path, number: signal.Signals) -> None:
+    """The connect would take ten minutes, which is longer than this test waits for the exit."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(TIMEOUT)
+        url = f"postgresql://gatehouse@127.0.0.1:{silent.getsockname()[1]}/gatehouse"
+        write_config(tmp_path, f'{DEFAULTS}\n[storage]\nurl = "{url}"\nconnect_timeout = 600\n')
+        with DaemonProcess(tmp_path) as daemon, silent.accept()[0]:
+            daemon.signal(number)
+            assert daemon.process.wait(TIMEOUT) == 0
+    assert daemon.log[-1]["event"] == "start_cancelled"
+    assert not daemon.errors()
+
+
+async def test_a_stop_signal_ends_the_wait_for_another_migration(
+    tmp_path: Path, postgres: PostgresServer, database_url: str
+) -> None:
+    write_config(tmp_path, f'{DEFAULTS}\n[storage]\nurl = "{database_url}"\n')
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        with DaemonProcess(tmp_path) as daemon:
+            await until(lambda: postgres.execute(waiting, database=database_url) != [(0,)])
+            assert daemon.stop() == 0
+    assert daemon.log[-1]["event"] == "start_cancelled"
+    with running(tmp_path, (tmp_path / "gatehouse.toml").read_text()) as daemon:
         assert daemon.stop() == 0
 
 
