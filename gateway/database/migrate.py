@@ -23,7 +23,7 @@ from config import MigrateMode, StorageEngine, StorageSettings
 from config.files import make_private_directory
 from gateway.data_dir import unusable
 from gateway.database.lease import LEASE_SECONDS, describe_holder
-from gateway.database.postgres import parse_url
+from gateway.database.postgres import Cause, cause_of, describe, parse_url, refusal
 from gateway.distribution import Installation
 from gateway.errors import CannotStart
 from gateway.private_files import CREATE, open_private, require_file
@@ -106,6 +106,8 @@ def current(storage: StorageSettings) -> str | None:
         if storage.engine is StorageEngine.SQLITE:
             return _version_of_file(storage, timeout=_READ_TIMEOUT)
         with _open_postgres(storage) as connection:
+            for timeout in _timeouts(storage):
+                connection.execute(timeout.encode())
             found = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
             has_version = found is not None and found[0]
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if has_version else None
@@ -222,7 +224,18 @@ def _refuse_running(connection: "sqlalchemy.Connection") -> None:
 def read_transaction(storage: StorageSettings) -> "Iterator[sqlalchemy.Connection]":
     """Yield a connection in a transaction that is rolled back. Raises as `current` does."""
     with _explained(storage), _engine(storage, begin="BEGIN").connect() as connection:
+        if storage.engine is StorageEngine.POSTGRESQL:
+            for timeout in _timeouts(storage):
+                connection.exec_driver_sql(timeout)
         yield connection
+
+
+def _timeouts(storage: StorageSettings) -> tuple[str, str]:
+    """Return the statements that limit how long PostgreSQL may take for each other one of the transaction."""
+    return (
+        f"SET LOCAL statement_timeout = {round(storage.statement_timeout * 1000)}",
+        f"SET LOCAL lock_timeout = {round(storage.lock_timeout * 1000)}",
+    )
 
 
 @contextmanager
@@ -260,9 +273,7 @@ def _engine(storage: StorageSettings, *, begin: str) -> "sqlalchemy.Engine":
             connection.exec_driver_sql(begin)
 
         return engine
-    return create_engine(
-        "postgresql+psycopg://", creator=lambda: _open_postgres(storage, autocommit=False), poolclass=NullPool
-    )
+    return create_engine("postgresql+psycopg://", creator=lambda: _open_postgres(storage), poolclass=NullPool)
 
 
 def _create_sqlite(storage: StorageSettings) -> sqlite3.Connection:
@@ -282,7 +293,7 @@ def _open_sqlite(storage: StorageSettings, *, timeout: float) -> sqlite3.Connect
     return sqlite3.connect(storage.path, timeout=timeout, isolation_level=None)
 
 
-def _open_postgres(storage: StorageSettings, *, autocommit: bool = True) -> "psycopg.Connection[Any]":
+def _open_postgres(storage: StorageSettings) -> "psycopg.Connection[Any]":
     try:
         import psycopg  # noqa: PLC0415 - only PostgreSQL needs it.
     except ImportError:
@@ -292,7 +303,6 @@ def _open_postgres(storage: StorageSettings, *, autocommit: bool = True) -> "psy
         password=storage.password.reveal() if storage.password else None,
         connect_timeout=math.ceil(storage.connect_timeout),
         fallback_application_name="gatehouse",
-        autocommit=autocommit,
         prepare_threshold=None,  # pgbouncer may give each transaction another connection.
     )
 
@@ -306,7 +316,7 @@ def _explained(storage: StorageSettings) -> Iterator[None]:
         original = getattr(error, "orig", None) or error  # SQLAlchemy wraps them.
         if isinstance(original, sqlite3.Error):
             raise _sqlite_trouble(storage.path, original) from error
-        raise _postgres_trouble(original) from error
+        raise _postgres_trouble(storage, original) from error
     except OSError as error:
         if storage.engine is not StorageEngine.SQLITE:
             raise
@@ -334,17 +344,20 @@ _REASONS = {
     "3F000": "there is no schema in which its user may create tables. Create one, or set search_path",
     "42P07": "it already has tables of another program. Set storage.url to a database or a schema of its own",
     "53100": "its disk is full. Make room",
+    "57014": "it takes too long to answer. Try again later, or raise storage.statement_timeout",
     "55P03": "another program holds a lock. Stop that program, or try again later",
 }
-"""Why a migration cannot be run and what to do, by the code of PostgreSQL's error."""
+"""Why the tables cannot be read or migrated and what to do, by the code of PostgreSQL's error."""
 
 
-def _postgres_trouble(error: Exception) -> Exception:
+def _postgres_trouble(storage: StorageSettings, error: Exception) -> Exception:
     code = getattr(error, "sqlstate", None)
     # The rest of the text names the statement.
     reason = str(error).strip().partition("\n")[0].rstrip(".")
     if code in _REASONS:
-        return CannotStart(f"Can't migrate the database: {_REASONS[code]} ({reason}). Nothing was changed.")
+        return CannotStart(f"Can't use the database: {_REASONS[code]} ({reason}). Nothing was changed.")
+    if cause_of(error) is Cause.FORBIDDEN:
+        return refusal(describe(storage.url), error)
     if code is None or code.startswith(("08", "57P", "53")):
         return OSError(errno.EAGAIN, f"The database can't be reached: {reason}")
-    return CannotStart(f"Can't migrate the database: {reason}. Nothing was changed.")
+    return CannotStart(f"Can't use the database: {reason}. Nothing was changed.")

@@ -128,11 +128,29 @@ _CAUSES = {
 }
 
 
-# libpq gives no code for a connection that was refused. In other languages these count as lost, which is retried.
-_REFUSED = re.compile(
-    r"FATAL: .*(authentication failed|does not exist|permission denied|not permitted|pg_hba\.conf)"
-    r"|no password supplied|SSL was required|certificate verify failed|server certificate"
+# libpq gives no code for a connection that failed. In other languages these count as lost, which is retried.
+_REFUSALS = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (
+            r"server certificate for .* does not match host name",
+            "Set the host in storage.url to a name of the server's certificate",
+        ),
+        (
+            r"root certificate file|certificate verify failed|server certificate",
+            "Set sslrootcert in storage.url to the certificate of the authority that signed the server's",
+        ),
+        (r"SSL was required", "Turn on TLS in the server, or change sslmode in storage.url"),
+        (r"certificate file|private key", "Check sslcert and sslkey in storage.url, and the mode of the key file"),
+        (r"invalid \S+ value", "Correct this value in storage.url"),
+        (r"FATAL: .*does not exist", "Create it, or correct storage.url"),
+        (
+            r"FATAL: .*(authentication failed|permission denied|not permitted|pg_hba\.conf)|no password supplied",
+            "Check the user in storage.url, storage.password, and pg_hba.conf of the server",
+        ),
+    )
 )
+"""What the library says if a restart of the server would not help, and what would."""
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -141,8 +159,22 @@ def cause_of(error: BaseException) -> Cause:
     if code is None:
         if not _is_operational(error):
             return Cause.CALLER
-        return Cause.FORBIDDEN if _REFUSED.search(str(error)) else Cause.LOST
+        return Cause.FORBIDDEN if _find_refusal(error) else Cause.LOST
     return _CAUSES.get(code) or _CAUSES.get(code[:2]) or Cause.CALLER
+
+
+def refusal(name: str, error: BaseException) -> CannotStart:
+    """Return the sentences for an error whose cause is `Cause.FORBIDDEN`, in the database that people call `name`."""
+    reason, advice = _find_refusal(error) or (summary(error), "Check storage.url, and the rights of its user")
+    return CannotStart(f"The database {name} can't be used ({reason}). {advice}.")
+
+
+def _find_refusal(error: BaseException) -> tuple[str, str] | None:
+    """Return the line with the refusal and the advice. There is a line for each address that was tried."""
+    found = (
+        (line, advice) for pattern, advice in _REFUSALS for line in str(error).splitlines() if pattern.search(line)
+    )
+    return next(found, None)
 
 
 def _is_operational(error: BaseException) -> bool:

@@ -29,7 +29,7 @@ import structlog
 from gateway.aio import backoff_delays
 from gateway.database import lease
 from gateway.database.lease import CommitsLost, Holder, LeaseLost, LeaseTaken
-from gateway.database.postgres import MIN_VERSION, Cause, PostgresConnection, cause_of, summary
+from gateway.database.postgres import MIN_VERSION, Cause, PostgresConnection, cause_of, refusal, summary
 from gateway.errors import CannotStart
 from gateway.spool import queries
 from gateway.spool.copies import write_copy
@@ -161,8 +161,7 @@ class PostgresWriter(GroupCommit):
                 self._run(jobs)
                 if jobs:
                     self._measure_batch()
-                if monotonic() - self._renewed_at >= lease.RENEWAL_INTERVAL:
-                    self._renew()
+                self._renew_if_due()
                 self._busy_since = None
         if self._connection is not None:
             with contextlib.suppress(Exception):  # Otherwise the lease expires.
@@ -232,10 +231,7 @@ class PostgresWriter(GroupCommit):
     def _start_failure(self, error: Exception) -> Exception:
         match cause_of(error):
             case Cause.FORBIDDEN:
-                return CannotStart(
-                    f"The database {self._name} refuses access ({summary(error)}). "
-                    "Check storage.url, and the rights of its user."
-                )
+                return refusal(self._name, error)
             case Cause.WRONG_SCHEMA:
                 return CannotStart(
                     f"The database {self._name} does not have the tables of this version ({summary(error)}). "
@@ -253,6 +249,7 @@ class PostgresWriter(GroupCommit):
             for start in range(0, len(of_kind), MAX_BATCH):
                 run = self._commit if in_transaction else self._run_outside_transaction
                 self._call_on_loop(self._resolve, run(of_kind[start : start + MAX_BATCH]))
+                self._renew_if_due()
 
     def _commit(self, batch: Sequence[Job]) -> list[Outcome]:
         """Run `batch` in one transaction, and again while that may help. See the steps in the module's docstring."""
@@ -370,9 +367,12 @@ class PostgresWriter(GroupCommit):
         self._mark_writable()
         return last
 
-    def _renew(self) -> None:
+    def _renew_if_due(self) -> None:
+        """Renew the lease, if the last batches have not: they may have waited for a lock in vain."""
         connection = self._connection
         if connection is None or isinstance(self.trouble, SpoolBroken):
+            return
+        if monotonic() - self._renewed_at < lease.RENEWAL_INTERVAL:
             return
         self._renewed_at = monotonic()
         try:
@@ -386,6 +386,8 @@ class PostgresWriter(GroupCommit):
                 self._try_reconnect()
             else:
                 log.debug("lease_not_renewed", reason=summary(error))
+        else:
+            self._mark_writable()  # Without new messages, nothing else would find that out.
 
     def _run_outside_transaction(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: list[Outcome] = []

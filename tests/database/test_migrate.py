@@ -279,6 +279,16 @@ def test_an_unreachable_server_is_no_reason_to_give_up(tmp_path: Path) -> None:
     assert "canary" not in str(caught.value)
 
 
+def test_a_locked_table_is_not_awaited_for_ever(postgres_storage: StorageSettings) -> None:
+    migrate.ensure_current(postgres_storage)
+    hasty = postgres_storage.model_copy(update={"lock_timeout": 0.2})
+    with psycopg.connect(postgres_storage.url) as locker:
+        locker.execute("LOCK TABLE alembic_version")
+        for attempt in (migrate.ensure_current, migrate.current):
+            with pytest.raises(CannotStart, match="another program holds a lock"):
+                attempt(hasty)
+
+
 def test_a_schema_of_its_own_is_used(postgres_storage: StorageSettings) -> None:
     with connected(postgres_storage) as sql:
         sql("CREATE SCHEMA chat")

@@ -2,10 +2,10 @@
 
 import asyncio
 import signal
-import socket
 from pathlib import Path
 
 from tests.daemon_process import DEFAULTS, TIMEOUT, DaemonProcess, write_config
+from tests.ports import free_port
 
 
 class Daemon:
@@ -31,10 +31,3 @@ class Daemon:
             running.signal(how)
             await asyncio.to_thread(running.process.wait, TIMEOUT)
         self._running = None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -14,9 +14,9 @@ Edition = Literal["system", "embedded"]
 """The PostgreSQL of this system (if it has none: the other), or the one that tests/install_postgres18.sh installs."""
 
 NewPostgres = Callable[..., PostgresServer]
-"""`(edition="system", *, on_disk=False, primary=None, **settings: str)`, with settings such as `max_connections="5"`.
+"""`(edition="system", *, on_disk=False, **options)`, with settings of the server such as `max_connections="5"`.
 
-With `primary`, the server is a standby that streams the changes of that one.
+With `primary=server`, it is a standby that streams the changes of that one. With `tls=True`, it has a certificate.
 
 The files of a server are in memory if there is space, where `fsync` takes no time. Measurements want them on disk.
 """
@@ -44,7 +44,13 @@ class PostgresServers:
         return self._shared[edition]
 
     def new(
-        self, edition: Edition, *, on_disk: bool = False, primary: PostgresServer | None = None, **settings: str
+        self,
+        edition: Edition,
+        *,
+        on_disk: bool = False,
+        primary: PostgresServer | None = None,
+        tls: bool = False,
+        **settings: str,
     ) -> PostgresServer:
         """Start a server, or a standby of `primary`. The caller closes it. Skips the test if it is not installed."""
         if edition not in self._templates:
@@ -55,7 +61,7 @@ class PostgresServers:
         template = self._templates[edition]
         if primary is not None and not (template.programs.folder / "pg_basebackup").exists():
             pytest.skip("pg_basebackup is not installed, so there is no standby")
-        return PostgresServer(template, settings, on_disk=on_disk, primary=primary)
+        return PostgresServer(template, settings, on_disk=on_disk, primary=primary, tls=tls)
 
 
 @pytest.fixture(scope="session")
@@ -97,15 +103,8 @@ def new_postgres(postgres_servers: PostgresServers) -> Iterator[NewPostgres]:
     """Yield a function that starts a server for this test alone, which may stop, pause and kill it."""
     with ExitStack() as stack:
 
-        def start(
-            edition: Edition = "system",
-            *,
-            on_disk: bool = False,
-            primary: PostgresServer | None = None,
-            **settings: str,
-        ) -> PostgresServer:
-            server = postgres_servers.new(edition, on_disk=on_disk, primary=primary, **settings)
-            return stack.enter_context(closing(server))
+        def start(edition: Edition = "system", **options: Any) -> PostgresServer:  # noqa: ANN401 - those of `new`
+            return stack.enter_context(closing(postgres_servers.new(edition, **options)))
 
         yield start
 

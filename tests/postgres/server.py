@@ -18,11 +18,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Identifier
 
+from tests.certificate import write_certificate
 from tests.polling import POLL_INTERVAL
+from tests.ports import free_port
 from tests.postgres.folder import ServerFolder
 
 PORT = 5432
-"""The name of a server's socket contains it. No server listens on a network port."""
+"""The name of a server's socket contains it. Only a server with TLS listens on a network port, which is another."""
 
 _USER = "postgres"
 _TIMEOUT = 60.0
@@ -105,7 +107,10 @@ class PostgresTemplate:
 
 
 class PostgresServer:
-    """A PostgreSQL server with files of its own. It listens on a Unix socket only. Every user may enter."""
+    """A PostgreSQL server with files of its own. Every user may enter.
+
+    It listens on a Unix socket. With `tls`, it listens on a port of 127.0.0.1 too, and has the file `certificate`.
+    """
 
     def __init__(
         self,
@@ -114,14 +119,23 @@ class PostgresServer:
         *,
         on_disk: bool,
         primary: "PostgresServer | None" = None,
+        tls: bool = False,
     ) -> None:
         """Start a server: a new one, or a standby that streams the changes of `primary`."""
         self.version = template.programs.version
         self._programs = template.programs
-        self._settings = {"listen_addresses": "", "shared_buffers": "16MB", **settings}
         self._folder = ServerFolder("postgres", on_disk=on_disk)
         self.socket_folder = self._folder.path
         self._data = self._folder.path / "data"
+        self.port = PORT
+        if tls:
+            self.port = free_port()
+            self.certificate, key = write_certificate(self._folder.path)
+            Path(key).chmod(0o600)
+            self._folder.own(Path(key))
+            files = {"ssl_cert_file": self.certificate, "ssl_key_file": key}
+            settings = {"listen_addresses": "127.0.0.1", "ssl": "on", **files, **settings}
+        self._settings = {"listen_addresses": "", "shared_buffers": "16MB", **settings}
         if primary is None:
             self._folder.run("cp", "-a", template.data, self._data)
         else:
@@ -140,7 +154,7 @@ class PostgresServer:
         return self._folder.log.read_text()
 
     def url(self, database: str = "postgres", *, user: str = _USER) -> str:
-        return f"postgresql:///{database}?host={self.socket_folder}&port={PORT}&user={user}"
+        return f"postgresql:///{database}?host={self.socket_folder}&port={self.port}&user={user}"
 
     def start(self) -> None:
         """Start the server. Returns once it answers: after a kill, when it has recovered."""
@@ -148,7 +162,7 @@ class PostgresServer:
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         postgres = self._programs.folder / "postgres"
         self._process = self._folder.start(
-            postgres, "-D", self._data, "-k", self.socket_folder, "-p", str(PORT), *options
+            postgres, "-D", self._data, "-k", self.socket_folder, "-p", str(self.port), *options
         )
         deadline = time.monotonic() + _TIMEOUT
         while True:

@@ -11,9 +11,18 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.database import lease
 from gateway.database.lease import Holder
 from gateway.errors import CannotStart
-from gateway.spool import Duplicate, SetFact, Spool, SpoolBroken, SpoolUnavailable, retry_while_unavailable
+from gateway.spool import (
+    Duplicate,
+    SetFact,
+    Spool,
+    SpoolBroken,
+    SpoolUnavailable,
+    postgres_writer,
+    retry_while_unavailable,
+)
 from tests.polling import until
 from tests.postgres.fixtures import NewPostgres, NewProxy
 from tests.postgres.server import PostgresServer
@@ -212,6 +221,35 @@ async def test_a_lock_that_is_held_too_long_refuses_the_commit(tables_url: str, 
         assert spool.trouble is None
 
 
+async def test_an_idle_gateway_notices_that_a_lock_was_released(
+    tables_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "RENEWAL_INTERVAL", 0.2)
+    async with asyncio.timeout(60), await Spool.open_database(tables_url, tmp_path, lock_timeout=0.2) as spool:
+        with blocker(tables_url, "LOCK TABLE outbox, writer"):
+            with pytest.raises(SpoolUnavailable, match="locked"):
+                await spool.commit(*FIRST)
+            assert spool.trouble is not None
+        await until(lambda: spool.trouble is None)
+
+
+async def test_the_lease_is_renewed_between_batches_that_wait_for_a_lock(
+    tables_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
+) -> None:
+    monkeypatch.setattr(lease, "RENEWAL_INTERVAL", 0.1)
+    monkeypatch.setattr(postgres_writer, "MAX_BATCH", 1)
+    async with asyncio.timeout(60), await Spool.open_database(tables_url, tmp_path, lock_timeout=0.3) as spool:
+        with blocker(tables_url, "LOCK TABLE outbox"):
+            moments = set()
+            commits = asyncio.gather(*(spool.commit(*FIRST) for _ in range(4)), return_exceptions=True)
+            while not commits.done():
+                moments.add(postgres.execute("SELECT renewed_at FROM writer", database=tables_url)[0])
+                await asyncio.sleep(0.05)
+            refused = await commits
+    assert all(isinstance(each, SpoolUnavailable) for each in refused)
+    assert len(moments) > 2
+
+
 async def test_a_statement_that_takes_too_long_refuses_the_commit(tables_url: str, tmp_path: Path) -> None:
     async with asyncio.timeout(60), await Spool.open_database(tables_url, tmp_path, statement_timeout=0.2) as spool:
         with blocker(tables_url, "LOCK TABLE outbox"), pytest.raises(SpoolUnavailable, match="too slow"):
@@ -302,7 +340,7 @@ async def test_rights_that_are_taken_away_refuse_commits_until_they_are_back(
     grant = f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}"
     try:
         url = tables_url.replace("user=postgres", f"user={user}")
-        with pytest.raises(CannotStart, match="refuses access"):
+        with pytest.raises(CannotStart, match="can't be used"):
             await Spool.open_database(url, tmp_path)
         postgres.execute(grant, database=tables_url)
         async with asyncio.timeout(60), await Spool.open_database(url, tmp_path) as spool:
@@ -393,8 +431,8 @@ async def test_a_jump_of_the_servers_clock_does_not_stop_the_gateway(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("/test_", "/no_such_"), "refuses access"),
-        (("user=postgres", "user=nobody_here"), "refuses access"),
+        (("/test_", "/no_such_"), "can't be used"),
+        (("user=postgres", "user=nobody_here"), "can't be used"),
         (("postgresql://", "postgresql://["), "not a valid PostgreSQL URL"),
     ],
 )
