@@ -1,11 +1,13 @@
 """The checks of `gatehouse doctor` for databases, with real ones."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from config import StorageSettings
+from config import Loaded, Settings, StorageSettings
 from gateway.database.migrate import ensure_current
+from gateway.doctor.configuration import check_config
 from gateway.doctor.database import check_database
 from gateway.doctor.finding import Finding, Level
 from tests.postgres.fixtures import NewPostgres
@@ -39,6 +41,14 @@ def test_a_damaged_sqlite_file_is_an_error(tmp_path: Path) -> None:
 def test_a_file_or_database_without_tables_is_no_problem(tmp_path: Path, database_url: str) -> None:
     for url in (f"sqlite://{tmp_path}/gatehouse.db", database_url):
         assert not problems(check_database(StorageSettings.model_validate({"url": url})))
+
+
+def test_a_missing_library_does_not_end_the_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    tables = {"gateway": {"data_dir": tmp_path}, "storage": {"url": "postgresql:///x?host=/nowhere"}}
+    settings = Settings.model_validate(tables)
+    report = check_config(lambda: Loaded(settings=settings, path=None, warnings=()), is_running=True)
+    assert "needs an extra that is not installed" in " ".join(problem.message for problem in report.problems)
 
 
 def test_a_sound_server_is_described_without_a_password(database_url: str) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from msgspec import Struct
 
 from config import Settings, StorageEngine
+from gateway.errors import CannotStart
 from gateway.private_files import read_private
 from gateway.routing import is_reachable
 from gateway.sessions import index
@@ -31,10 +32,10 @@ class HiddenSessions(Struct, frozen=True, kw_only=True):
 
 
 def read_hidden_sessions(settings: Settings) -> HiddenSessions:
-    """Look into the index, whether a daemon is running or not. Without a usable index, nothing is hidden."""
+    """Look into the index, whether a daemon is running or not. If it cannot be read, nothing counts as hidden."""
     try:
         found = dict(_in_file(settings) if settings.storage.engine is StorageEngine.FILES else _in_rows(settings))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError, CannotStart):
         return HiddenSessions(by_scope={})
     return HiddenSessions(
         by_scope={
