@@ -132,7 +132,8 @@ class PostgresServer:
             self.port = free_port()
             self.certificate, key = write_certificate(self._folder.path)
             Path(key).chmod(0o600)
-            self._folder.own(Path(key))
+            for file in (self.certificate, key):
+                self._folder.own(Path(file))
             files = {"ssl_cert_file": self.certificate, "ssl_key_file": key}
             settings = {"listen_addresses": "127.0.0.1", "ssl": "on", **files, **settings}
         self._settings = {"listen_addresses": "", "shared_buffers": "16MB", **settings}
