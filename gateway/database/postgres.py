@@ -138,11 +138,11 @@ _REFUSALS = tuple(
         ),
         (
             r"root certificate file|certificate verify failed|server certificate",
-            "Set sslrootcert in storage.url to the certificate of the authority that signed the server's",
+            "Renew the server's certificate if it has expired, or set sslrootcert to that of its authority",
         ),
         (r"SSL was required", "Turn on TLS in the server, or change sslmode in storage.url"),
         (r"certificate file|private key", "Check sslcert and sslkey in storage.url, and the mode of the key file"),
-        (r"invalid \S+ value", "Correct this value in storage.url"),
+        (r"invalid (\S+ value|port number)", "Correct this value in storage.url"),
         (r"FATAL: .*does not exist", "Create it, or correct storage.url"),
         (
             r"FATAL: .*(authentication failed|permission denied|not permitted|pg_hba\.conf)|no password supplied",

@@ -284,6 +284,7 @@ class PostgresWriter(GroupCommit):
                 self.transactions += 1
                 if outcomes is not None:
                     self._committed = self._batch
+                    self._renewed_at = monotonic()
                 self._mark_writable()
                 return answers
         return all_failed(batch, self.trouble or SpoolUnavailable(_REASONS[Cause.LOST]))
@@ -368,7 +369,7 @@ class PostgresWriter(GroupCommit):
         return last
 
     def _renew_if_due(self) -> None:
-        """Renew the lease, if the last batches have not: they may have waited for a lock in vain."""
+        """Renew the lease if no commit has renewed it for a while. A batch that is rolled back does not."""
         connection = self._connection
         if connection is None or isinstance(self.trouble, SpoolBroken):
             return

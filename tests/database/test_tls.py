@@ -39,9 +39,10 @@ async def test_a_server_that_cannot_be_verified_is_refused_with_advice(server: P
     other, key = write_certificate(tmp_path)
     os.chmod(key, 0o644)  # noqa: PTH101 - no Path in async functions
     refused = {
-        url_of(server, f"sslmode=verify-full&sslrootcert={other}"): "Set sslrootcert",
-        url_of(server, "sslmode=verify-full&sslrootcert=/nowhere.pem"): "Set sslrootcert",
+        url_of(server, f"sslmode=verify-full&sslrootcert={other}"): "set sslrootcert",
+        url_of(server, "sslmode=verify-full&sslrootcert=/nowhere.pem"): "set sslrootcert",
         url_of(server, trusted, host="localhost"): "a name of the server's certificate",
+        url_of(server, "port=99999"): "Correct this value",
         url_of(server, "sslmode=strict"): "Correct this value",
         url_of(server, "sslmode=require&ssl_min_protocol_version=TLSv9"): "Correct this value",
         url_of(server, f"sslmode=require&sslcert={other}&sslkey=/nowhere.pem"): "Check sslcert and sslkey",
