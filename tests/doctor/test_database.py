@@ -91,8 +91,7 @@ def test_asynchronous_standbys_are_reported(new_postgres: NewPostgres) -> None:
     (found,) = problems(check_database(storage))
     assert found[0] is Level.WARNING
     assert "asynchronous" in found[1]
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-    primary.execute("SELECT pg_reload_conf()")
+    primary.configure("synchronous_standby_names", "*")
     assert not problems(check_database(storage))
 
 

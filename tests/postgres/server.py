@@ -121,7 +121,7 @@ class PostgresServer:
         primary: "PostgresServer | None" = None,
         tls: bool = False,
     ) -> None:
-        """Start a server: a new one, or a standby that streams the changes of `primary`."""
+        """Start a server: a new one, or a standby of `primary` that already streams its changes."""
         self.version = template.programs.version
         self._programs = template.programs
         self._folder = ServerFolder("postgres", on_disk=on_disk)
@@ -145,6 +145,8 @@ class PostgresServer:
             self._folder.run(copy, "-d", source, "-D", self._data, "--write-recovery-conf", "--checkpoint=fast")
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
+        if primary is not None:
+            self._until("SELECT status FROM pg_stat_wal_receiver", "streaming")
 
     @property
     def is_running(self) -> bool:
@@ -217,6 +219,12 @@ class PostgresServer:
                 os.kill(pid, signal.SIGCONT)
         process.send_signal(signal.SIGCONT)
 
+    def configure(self, setting: str, value: str) -> None:
+        """Change a setting of the running server. Returns once new connections have it."""
+        self.execute(f"ALTER SYSTEM SET {setting} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+        self._until(f"SHOW {setting}", value)
+
     def promote(self) -> None:
         """Make a standby a primary. Returns once it accepts writes."""
         assert self.execute("SELECT pg_promote(true, 60)") == [(True,)]
@@ -252,6 +260,12 @@ class PostgresServer:
         if self._process is not None:
             self.kill()  # Nobody needs its files, so it need not write them.
         self._folder.close()
+
+    def _until(self, query: str, value: str) -> None:
+        deadline = time.monotonic() + _TIMEOUT
+        while (found := self.execute(query)) != [(value,)]:
+            assert time.monotonic() < deadline, f"{query} returns {found} and not {value}:\n{self.log}"
+            time.sleep(POLL_INTERVAL)
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "the server is not running"

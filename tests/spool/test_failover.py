@@ -31,8 +31,7 @@ async def test_a_gateway_goes_on_at_a_standby_that_has_every_commit(new_postgres
     create_tables(url)
     standby = new_postgres(primary=primary)
     assert migrate.current(StorageSettings.model_validate({"url": url_of_both(url, standby)})) == migrate.HEAD
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-    primary.execute("SELECT pg_reload_conf()")
+    primary.configure("synchronous_standby_names", "*")
     async with asyncio.timeout(TIMEOUT), await Spool.open_database(url_of_both(url, standby), tmp_path) as spool:
         await store(spool, "before")
         await asyncio.to_thread(primary.kill)

@@ -224,7 +224,7 @@ async def test_a_lock_that_is_held_too_long_refuses_the_commit(tables_url: str, 
 async def test_an_idle_gateway_notices_that_a_lock_was_released(
     tables_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "RENEWAL_INTERVAL", 0.2)
+    monkeypatch.setattr(lease.SingleLease, "seconds", 0.8)
     async with asyncio.timeout(60), await Spool.open_database(tables_url, tmp_path, lock_timeout=0.2) as spool:
         with blocker(tables_url, "LOCK TABLE outbox, writer"):
             with pytest.raises(SpoolUnavailable, match="locked"):
@@ -245,7 +245,7 @@ CREATE TRIGGER renewed AFTER UPDATE ON writer FOR EACH STATEMENT EXECUTE FUNCTIO
 async def test_the_lease_is_renewed_between_batches_that_wait_for_a_lock(
     tables_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
 ) -> None:
-    monkeypatch.setattr(lease, "RENEWAL_INTERVAL", 0.1)
+    monkeypatch.setattr(lease.SingleLease, "seconds", 0.4)
     monkeypatch.setattr(postgres_writer, "MAX_BATCH", 1)
     postgres.execute(RECORD_RENEWALS, database=tables_url)
     async with asyncio.timeout(60), await Spool.open_database(tables_url, tmp_path, lock_timeout=0.3) as spool:
@@ -323,19 +323,13 @@ async def test_a_read_only_database_refuses_commits_until_it_can_be_written(
     server: PostgresServer, server_url: str, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(60), await Spool.open_database(server_url, tmp_path) as spool:
-        _set_read_only(server, "on")
-        await until(lambda: server.execute("SHOW default_transaction_read_only") == [("on",)])
+        await asyncio.to_thread(server.configure, "default_transaction_read_only", "on")
         with pytest.raises(SpoolUnavailable, match="read-only"):
             await spool.commit(*FIRST)
-        _set_read_only(server, "off")
+        await asyncio.to_thread(server.configure, "default_transaction_read_only", "off")
         await until(lambda: spool.trouble is None)
         await spool.commit(*FIRST)
         assert await turns(spool) == ["t1"]
-
-
-def _set_read_only(server: PostgresServer, value: str) -> None:
-    server.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
-    server.execute("SELECT pg_reload_conf()")
 
 
 async def test_rights_that_are_taken_away_refuse_commits_until_they_are_back(
