@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from config.errors import InvalidTables, InvalidValue, Problem, did_you_mean
 from config.settings.agents import VENDORS, AgentSettings, ProviderSettings, Repo
 from config.settings.channels import Binding, ChannelSettings
+from config.settings.cluster import ClusterSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
 from config.settings.storage import StorageSettings
@@ -19,6 +20,7 @@ from config.types import (
     PROGRAM_CHANNELS,
     WEBHOOK_CHANNEL,
     Backend,
+    FileSharing,
     ProviderKind,
     Slug,
     StorageEngine,
@@ -35,6 +37,9 @@ class Settings(Table):
     session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
     storage: StorageSettings = Field(
         default_factory=StorageSettings, description="Where sessions and the spool are stored."
+    )
+    cluster: ClusterSettings = Field(
+        default_factory=ClusterSettings, description="Several gateways on one PostgreSQL database."
     )
     api: ApiSettings = Field(default_factory=ApiSettings, description="The HTTP API for programs.")
     limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on the use of models.")
@@ -65,6 +70,7 @@ class Settings(Table):
         "http": {},
         "session": {},
         "storage": {},
+        "cluster": {},
         "api": {},
         "limits": {},
         "tools": {"shell": {}, "fetch": {}},
@@ -236,6 +242,16 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
                 hint='use a provider of kind "openai"; its base_url can be any compatible endpoint',
             )
 
+    files, storage = tables.get("files"), tables.get("storage")
+    if isinstance(files, dict) and files.get("shared") == FileSharing.DATABASE:
+        url = storage.get("url", "files:") if isinstance(storage, dict) else "files:"
+        if isinstance(url, str) and url.partition(":")[0].lower() in {StorageEngine.FILES, StorageEngine.SQLITE}:
+            yield Problem(
+                key="files.shared",
+                message='"database" needs PostgreSQL, and storage.url names no such database',
+                hint='set storage.url to a postgresql:// URL, or files.shared to "s3"',
+            )
+
     # Tools are called <server>__<tool>: `a__b__c` could be the tool `c` of `a__b` or `b__c` of `a`.
     servers = tables.get("mcp")
     for name in servers if isinstance(servers, dict) else ():
@@ -247,11 +263,32 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
             )
 
     yield from _webhook_problems(tables.get("channels"))
+    yield from _cluster_problems(tables)
 
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
         if isinstance(binding, dict):
             yield from _unknown(f"bindings[{number}].agent", binding.get("agent"), "agent", agents)
+
+
+def _cluster_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what a node of a cluster lacks."""
+    cluster, storage, http = (tables.get(name) for name in ("cluster", "storage", "http"))
+    if not isinstance(cluster, dict) or cluster.get("enabled") is not True:
+        return
+    url = storage.get("url", "files:") if isinstance(storage, dict) else "files:"
+    if isinstance(url, str) and url.startswith(("files:", "sqlite:")):
+        yield Problem(
+            key="cluster.enabled",
+            message="needs PostgreSQL, because the nodes share one database",
+            hint='set storage.url to "postgresql://USER@HOST/DATABASE", or set cluster.enabled to false',
+        )
+    if isinstance(http, dict) and http.get("token") is None:
+        yield Problem(
+            key="http.token",
+            message="is required by a cluster, because its nodes and browsers use the same token everywhere",
+            hint="set the same http.token at all nodes (at least 16 characters, or `env:NAME`)",
+        )
 
 
 def _repo_ids(repos: object) -> dict[str, object]:

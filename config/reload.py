@@ -11,6 +11,20 @@ from config.types import Table
 # `*` stands for a name that the config file chooses. The keys of an account are those of its channel.
 NEEDS_RESTART = frozenset(
     {
+        "cluster.address",
+        "cluster.enabled",
+        "cluster.labels",
+        "cluster.lease_seconds",
+        "cluster.listen_url",
+        "cluster.name",
+        "files.max_database_bytes",
+        "files.s3_access_key",
+        "files.s3_bucket",
+        "files.s3_endpoint",
+        "files.s3_prefix",
+        "files.s3_region",
+        "files.s3_secret_key",
+        "files.shared",
         "gateway.data_dir",
         "gateway.keep_environment",
         "gateway.max_parallel_turns",
@@ -50,6 +64,7 @@ APPLIED = frozenset(
         "agents.*.env",
         "agents.*.fallbacks",
         "agents.*.idle_minutes",
+        "agents.*.label",
         "agents.*.max_active",
         "agents.*.max_iterations",
         "agents.*.mode",
@@ -96,6 +111,7 @@ APPLIED = frozenset(
         "channels.*.max_reply_parts",
         "channels.*.rate_limit",
         "channels.*.waiting_sign",
+        "cluster.label_timeout",
         "files.fetch_timeout",
         "files.max_bytes",
         "files.max_per_message",
@@ -213,7 +229,9 @@ def plan_reload(old: Settings, new: Settings, fixed_channels: Collection[str] = 
         update={
             "gateway": new.gateway.model_copy(update=gateway),
             "http": new.http.model_copy(update=_fixed_values("http", old.http)),
+            "files": new.files.model_copy(update=_fixed_values("files", old.files)),
             "storage": new.storage.model_copy(update=_fixed_values("storage", old.storage)),
+            "cluster": new.cluster.model_copy(update=_fixed_values("cluster", old.cluster)),
             "channels": channels,
         }
     )

@@ -184,6 +184,14 @@ class StorageEngine(StrEnum):
     POSTGRESQL = "postgresql"
 
 
+class FileSharing(StrEnum):
+    """Where the nodes of a cluster share attachments: nowhere, in the database of storage.url, or in an S3 bucket."""
+
+    NONE = "none"
+    DATABASE = "database"
+    S3 = "s3"
+
+
 class MigrateMode(StrEnum):
     """Who migrates the database to a new schema: the gateway when it starts, or a person."""
 
@@ -245,7 +253,8 @@ def resolve_links(path: Path) -> Path:
         return path
 
 
-def _check_url(value: str) -> str:
+def check_url(value: str) -> str:
+    """Return a URL of HTTP. Raises `InvalidValue` for anything else."""
     # The messages do not quote the value: people do put passwords into URLs.
     try:
         parts = urlsplit(value)
@@ -259,7 +268,7 @@ def _check_url(value: str) -> str:
     return value
 
 
-Url = Annotated[str, AfterValidator(_check_url)]
+Url = Annotated[str, AfterValidator(check_url)]
 
 
 def _resolve_references(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401  # Each channel defines its own options.

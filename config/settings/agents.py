@@ -113,6 +113,9 @@ class AgentSettings(Table):
         '"shared": everyone who talks to the agent works in one.',
     )
     max_iterations: Integer = Field(default=200, ge=1, description="How many times a turn may call the model.")
+    label: Slug | None = Field(
+        default=None, description="The label of the nodes of a cluster that it can work at. Default: all nodes."
+    )
     preset: AgentPreset | None = Field(
         default=None, description='A known program, for backend "acp". It sets the command and the mode.'
     )
@@ -274,6 +277,9 @@ class Repo(Table):
     id: Slug = Field(description="The id to use in chats, in the API and in agents.<name>.repos. Sessions refer to it.")
     name: Text = Field(default="", description="A name for people. Default: the id.")
     path: FilePath = Field(description="The folder. Links in it are resolved when the file is read.")
+    label: Slug | None = Field(
+        default=None, description="The label of the nodes of a cluster that have the folder. Default: all nodes."
+    )
 
     @model_validator(mode="before")
     @classmethod

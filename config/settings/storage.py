@@ -87,7 +87,7 @@ class StorageSettings(Table):
                 url = resolve(url, context).reveal()
             except InvalidValue:
                 return table  # The validator of `url` reports it, with its key.
-        bare, password = _split_password(url)
+        bare, password = split_password(url)
         if password is None:
             return {**table, "url": bare}
         if url == table["url"] and context and context.is_exposed:
@@ -118,7 +118,7 @@ class StorageSettings(Table):
             case StorageEngine.SQLITE:
                 return _sqlite_url(rest, context.path if context else _absolute)
             case StorageEngine.POSTGRESQL:
-                return _postgresql_url(rest)
+                return postgresql_url(rest)
 
     @field_validator("password")
     @classmethod
@@ -142,7 +142,7 @@ class StorageSettings(Table):
 _IN_TWO_PLACES = Secret("a password in the URL and in its own key")
 
 
-def _split_password(url: str) -> tuple[str, str | None]:
+def split_password(url: str) -> tuple[str, str | None]:
     """Return a PostgreSQL URL without its password, and the password. Other texts are returned as they are."""
     if not re.match(r"postgres(ql)?(\+\w*)?://", url, re.IGNORECASE):
         return url, None
@@ -187,7 +187,7 @@ def _sqlite_url(rest: str, make_absolute: Callable[[str], Path]) -> str:
     return f"sqlite://{quote(str(path))}"
 
 
-def _postgresql_url(rest: str) -> str:
+def postgresql_url(rest: str) -> str:
     """Return the URL of a PostgreSQL database. libpq checks the rest of it when it connects."""
     hint = 'write it like "postgresql://gatehouse@localhost/gatehouse"'
     if not rest.startswith("//"):

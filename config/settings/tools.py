@@ -1,10 +1,12 @@
 """Tools, MCP servers, attachments and transcription."""
 
+import re
+
 from pydantic import Field, ValidationInfo, field_validator
 
 from config.errors import InvalidValue
 from config.secrets import Secret
-from config.types import DAY, FilePath, Flag, Integer, Seconds, Slug, Table, Text, Url
+from config.types import DAY, FilePath, FileSharing, Flag, Integer, Seconds, Slug, Table, Text, Url
 
 
 class ShellSettings(Table):
@@ -120,8 +122,60 @@ class FileSettings(Table):
     max_stored_bytes: Integer = Field(
         default=1_000_000_000,
         ge=1_000_000,
-        description="The size of all stored files, in bytes; beyond it the oldest are deleted.",
+        description="The size of all stored files, in bytes; beyond it the oldest are deleted. Files that are shared "
+        "stay in the shared storage, and are fetched again when they are needed.",
     )
+    shared: FileSharing = Field(
+        default=FileSharing.NONE,
+        description='Where the nodes of a cluster share files: "none", "database" (the PostgreSQL database of '
+        'storage.url) or "s3" (a bucket).',
+    )
+    max_database_bytes: Integer = Field(
+        default=20_000_000,
+        ge=1,
+        le=1_000_000_000,
+        description='The largest file that is stored if files.shared is "database", in bytes; larger ones are refused.',
+    )
+    s3_endpoint: Url | None = Field(
+        default=None, description='The URL of the S3 service, like "https://s3.example.org". Default: that of AWS.'
+    )
+    s3_region: Text = Field(default="us-east-1", description="The region of the bucket.")
+    s3_bucket: Text | None = Field(default=None, validate_default=True, description="The bucket. It must exist.")
+    s3_access_key: Secret | None = Field(
+        default=None, validate_default=True, description="The id of the access key; a reference like env:NAME works."
+    )
+    s3_secret_key: Secret | None = Field(
+        default=None,
+        validate_default=True,
+        description="The secret access key; preferably a reference like env:GATEHOUSE_S3_SECRET_KEY.",
+    )
+    s3_prefix: str = Field(
+        default="", max_length=100, description='How the names of all objects begin, like "gatehouse/files".'
+    )
+
+    @field_validator("s3_bucket", "s3_access_key", "s3_secret_key")
+    @classmethod
+    def _check_bucket(cls, value: str | Secret | None, info: ValidationInfo) -> str | Secret | None:
+        if value is None and info.data.get("shared") is FileSharing.S3:
+            raise InvalidValue(
+                'is required, because files.shared is "s3"', "set it, or set files.shared to another value"
+            )
+        # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
+        if isinstance(value, str) and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", value):
+            raise InvalidValue(
+                "is not a name of a bucket", "use 3 to 63 lowercase letters, digits, dots and hyphens, without a URL"
+            )
+        return value
+
+    @field_validator("s3_prefix")
+    @classmethod
+    def _check_prefix(cls, prefix: str) -> str:
+        prefix = prefix.strip("/")
+        if prefix and not all(re.fullmatch(r"(?!\.)[\w.-]+", part, re.ASCII) for part in prefix.split("/")):
+            raise InvalidValue(
+                "may only have ASCII letters, digits, dots, hyphens and slashes", 'write it like "gatehouse/files"'
+            )
+        return prefix
 
 
 class TranscriptionSettings(Table):

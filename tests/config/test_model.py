@@ -197,7 +197,7 @@ LLM_VALUES = {
     "workspace": "shared",
     "max_iterations": 200,
 }
-BOTH_VALUES = {"model": "m", "always_allow": [], "choosable": True, "system_prompt": "Hi"}
+BOTH_VALUES = {"model": "m", "always_allow": [], "choosable": True, "system_prompt": "Hi", "label": "builds"}
 
 
 @pytest.mark.parametrize("key", ACP_VALUES)
@@ -258,3 +258,18 @@ def test_a_fallback_needs_a_known_provider_and_a_model(fallback: str) -> None:
     with pytest.raises(ValidationError, match="contradict each other"):
         Settings.model_validate({"agents": {"main": {"fallbacks": [fallback]}}})
     assert Settings.model_validate({"agents": {"main": {"fallbacks": ["offline/rules"]}}}).agents["main"].fallbacks
+
+
+@pytest.mark.parametrize(
+    ("tables", "key"),
+    [
+        ({"cluster": {"labels": ["Build Server"]}}, "cluster.labels.0"),
+        ({"repos": [{"id": "site", "path": "/srv/site", "label": ""}]}, "repos.0.label"),
+        ({"agents": {"main": {"label": "gpu!"}}}, "agents.main.label"),
+    ],
+)
+def test_a_label_is_a_short_name(tables: dict[str, object], key: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings.model_validate({"gateway": {"data_dir": "/data"}, **tables})
+    (problem,) = refused.value.errors()
+    assert (".".join(map(str, problem["loc"])), problem["type"]) == (key, "string_pattern_mismatch")
