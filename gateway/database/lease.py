@@ -13,6 +13,8 @@ import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -24,8 +26,26 @@ LEASE_SECONDS = 15
 RENEWAL_INTERVAL = 5.0
 
 
+class Lease(Protocol):
+    """The right to write to a database. `seconds` is for how long it holds without a renewal."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    def take(self, connection: Connection) -> None:
+        """Take the lease, inside a transaction. Raises `LeaseTaken` if that is not possible."""
+
+    def fence(self, connection: Connection, batch: int, *, after: int) -> None:
+        """Renew it and record the number of a transaction, which follows the one with the number `after`."""
+
+    def last_batch(self, connection: Connection, *, at_least: int) -> int:
+        """Renew it and return the number of the last transaction that was committed. Raises `LeaseLost`."""
+
+    def release(self, connection: Connection) -> None: ...
+
+
 class LeaseLost(Exception):
-    """Another gateway has taken the database."""
+    """Another gateway has taken the database. A text says more about it."""
 
 
 class CommitsLost(LeaseLost):
@@ -79,6 +99,28 @@ class Holder(Struct, frozen=True, kw_only=True):
         )
 
 
+class SingleLease:
+    """The lease of the only gateway on a database, in the data directory `data_dir`."""
+
+    seconds = float(LEASE_SECONDS)
+
+    def __init__(self, data_dir: Path) -> None:
+        self._boot = uuid4().hex
+        self._holder = Holder.here(data_dir)
+
+    def take(self, connection: Connection) -> None:
+        take(connection, self._boot, self._holder)
+
+    def fence(self, connection: Connection, batch: int, *, after: int) -> None:
+        fence(connection, self._boot, batch, after=after)
+
+    def last_batch(self, connection: Connection, *, at_least: int) -> int:
+        return last_batch(connection, self._boot, at_least=at_least)
+
+    def release(self, connection: Connection) -> None:
+        release(connection, self._boot)
+
+
 def take(connection: Connection, boot: str, here: Holder) -> None:
     """Take the lease, inside a transaction. Raises `LeaseTaken` if another gateway holds it."""
     connection.execute(
@@ -91,9 +133,17 @@ def take(connection: Connection, boot: str, here: Holder) -> None:
         (LEASE_SECONDS,),
     ).fetchone()
     held_by, holder, renewed_at, is_expired = found
-    if held_by and not is_expired and not _has_ended(holder, here):
+    if held_by and not is_expired and not has_ended(holder, here):
         raise LeaseTaken(
             f"The database is in use by another gateway: {describe_holder(holder)}. Stop that one first.", renewed_at
+        )
+    nodes = [(name, renewed_at) for name, holder, renewed_at in live_nodes(connection) if not has_ended(holder, here)]
+    if nodes:
+        raise LeaseTaken(
+            f"The database is in use by a cluster. Its nodes are: {', '.join(sorted(name for name, _ in nodes))}. Stop "
+            "them first, or run this command with the configuration of a node that is running here. A gateway joins "
+            "them with cluster.enabled = true.",
+            max(renewed_at for _, renewed_at in nodes),
         )
     connection.execute(
         "UPDATE writer SET boot = ?, holder = ?, batch = 0, renewed_at = now() WHERE id = 1",
@@ -131,7 +181,14 @@ def release(connection: Connection, boot: str) -> None:
     connection.execute("UPDATE writer SET boot = '', holder = '' WHERE id = 1 AND boot = ?", (boot,))
 
 
-def _has_ended(holder: str, here: Holder) -> bool:
+def live_nodes(connection: Connection) -> list[tuple[str, str, datetime]]:
+    """Return the name, the holder and the last renewal of each node of a cluster whose lease holds."""
+    alive = "renewed_at > now() - lease_ms * interval '1 ms'"
+    return connection.execute(f"SELECT name, holder, renewed_at FROM node WHERE {alive}").fetchall()  # noqa: S608 - a constant.
+
+
+def has_ended(holder: str, here: Holder) -> bool:
+    """Return whether the process of `holder`, as it is stored, does not run any more. It ran in the place of `here`."""
     try:
         return msgspec.json.decode(holder, type=Holder).has_ended(here)
     except msgspec.DecodeError:  # Written by another version.

@@ -2,6 +2,10 @@
 
 Alembic and SQLAlchemy are imported only when something has to be migrated: the daemon starts without them. A migration
 is one transaction under a lock. If the process dies in the middle, the database has the old schema and all its data.
+
+Each migration says in `oldest` which is the oldest schema whose version may use the database afterwards: its own one,
+or the one before it. The table `compatibility` keeps that, so that an older version knows whether it may go on, and
+nodes of a cluster can be updated one after the other. docs/adr/0053-upgrade-by-one-version.md has the rules.
 """
 
 import errno
@@ -9,7 +13,7 @@ import math
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from io import StringIO
@@ -21,7 +25,9 @@ import structlog
 
 from config import MigrateMode, StorageEngine, StorageSettings
 from config.files import make_private_directory
+from gateway import __version__
 from gateway.data_dir import unusable
+from gateway.database.connection import Connection
 from gateway.database.lease import LEASE_SECONDS, describe_holder
 from gateway.database.postgres import Cause, cause_of, describe, parse_url, refusal
 from gateway.distribution import Installation
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """The migrations, in order. Each is a file in `migrations/versions/`."""
 HEAD = REVISIONS[-1]
 BASE = "base"
@@ -47,17 +53,38 @@ MIN_SQLITE = (3, 38)
 """The first version of SQLite with the operator `->`, which the views use."""
 _READ_TIMEOUT = 2.0
 
+_LIVE_LOCK_TIMEOUT = 0.2
+"""Seconds for which a migration waits for a lock while nodes run. They wait behind it for that long."""
+_LIVE_STATEMENT_TIMEOUT = 1.0
+"""Seconds that a statement of such a migration may take."""
+_LIVE_WAIT = 15.0
+"""Seconds for which such a migration is tried again when it could not get a lock."""
+_LIVE_PAUSE = 0.5
+"""Seconds between two tries, in which the nodes go on."""
+
+_HAS_TABLE = {
+    StorageEngine.SQLITE: "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{}'",
+    StorageEngine.POSTGRESQL: "SELECT to_regclass('{}') IS NOT NULL",
+}
+
+_FirstRow = Callable[[str], Any]  # Any: the types of the columns.
+"""Runs a query and returns its first row, or None."""
+
 
 class ForeignDatabase(CannotStart):
     """The database has tables of another program."""
 
 
 class NewerSchema(CannotStart):
-    """A newer version has migrated the database."""
+    """A newer version has migrated the database, and this one cannot use it any more."""
 
 
 class GatewayRuns(CannotStart):
     """A running gateway uses the database."""
+
+
+class TooBusy(CannotStart):
+    """A statement did not get its locks, or did not end, in time."""
 
 
 def missing_extra(storage: StorageSettings) -> str | None:
@@ -75,15 +102,15 @@ def missing_extra(storage: StorageSettings) -> str | None:
 
 
 def ensure_current(storage: StorageSettings) -> None:
-    """Bring the database to the newest schema, or raise `CannotStart`. The daemon calls this when it starts."""
+    """Bring the database to the newest schema, or raise `CannotStart`. The daemon calls this when it starts.
+
+    A newer schema stays, if this version may use it.
+    """
     found = current(storage)
-    if found == HEAD:
+    if _position(found) >= _position(HEAD):
         return
     if storage.migrate is MigrateMode.MANUAL:
-        state = f"has schema {found}, and this version needs {HEAD}" if found else "has no tables yet"
-        raise CannotStart(
-            f'The database {state}. Run `gatehouse db upgrade`, or set storage.migrate to "auto". Nothing was changed.'
-        )
+        raise _outdated(found)
     # A gateway that was killed keeps its lease for a while. After that it cannot be alive.
     deadline = monotonic() + LEASE_SECONDS + 1
     while True:
@@ -100,18 +127,26 @@ def ensure_current(storage: StorageSettings) -> None:
 def current(storage: StorageSettings) -> str | None:
     """Return the revision of the schema, or None if the database is empty or does not exist.
 
-    Raises `NewerSchema` or `ForeignDatabase` if this version cannot use it.
+    It may be a newer one that this version can use. Raises `NewerSchema` or `ForeignDatabase` otherwise.
     """
     with _explained(storage):
         if storage.engine is StorageEngine.SQLITE:
             return _version_of_file(storage, timeout=_READ_TIMEOUT)
         with _open_postgres(storage) as connection:
-            for timeout in _timeouts(storage):
+            for timeout in _timeouts(lock=storage.lock_timeout, statement=storage.statement_timeout):
                 connection.execute(timeout.encode())
-            found = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
-            has_version = found is not None and found[0]
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if has_version else None
-    return _checked(row[0] if row else None)
+            return _read_version(lambda sql: connection.execute(sql.encode()).fetchone(), storage.engine)
+
+
+def require_usable(connection: Connection) -> None:
+    """Raise `CannotStart` if this version cannot use the PostgreSQL database, which may have been migrated just now.
+
+    No migration begins before the transaction of the caller has ended, so each one sees who has joined.
+    """
+    connection.execute(f"SELECT pg_advisory_xact_lock_shared({LOCK})").fetchall()
+    found = _read_version(lambda sql: connection.execute(sql).fetchone(), StorageEngine.POSTGRESQL)
+    if _position(found) < _position(HEAD):
+        raise _outdated(found)
 
 
 def _version_of_file(storage: StorageSettings, *, timeout: float) -> str | None:
@@ -122,41 +157,86 @@ def _version_of_file(storage: StorageSettings, *, timeout: float) -> str | None:
         names = {name for (name,) in connection.execute(tables)}
         if names and "alembic_version" not in names:
             raise ForeignDatabase(f"{storage.path} is a database of another program. Set storage.url to another file.")
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if names else None
-    return _checked(row[0] if row else None)
+        return _read_version(lambda sql: connection.execute(sql).fetchone(), storage.engine)
 
 
-def _checked(revision: str | None) -> str | None:
-    """Return a revision that this version knows."""
+def _read_version(first_row: _FirstRow, engine: StorageEngine) -> str | None:
+    """Return the revision of a database that this version can use."""
+    has_table = _HAS_TABLE[engine].format
+    if not first_row(has_table("alembic_version"))[0]:
+        return None
+    row = first_row("SELECT version_num FROM alembic_version")
+    revision: str | None = row[0] if row else None
     if revision is None or revision in REVISIONS:
         return revision
-    if revision.isdecimal() and revision > HEAD:
-        raise NewerSchema(
-            f"The database was migrated by a newer Gatehouse (schema {revision}, this version knows {HEAD}). Start the "
-            f"newer version, or run `gatehouse db downgrade {HEAD}` with it. Nothing was changed."
-        )
+    if is_newer(revision):
+        has_limit = first_row(has_table("compatibility"))[0]
+        oldest, version = (has_limit and first_row("SELECT oldest, version FROM compatibility")) or ("", "")
+        if oldest and oldest <= HEAD:
+            return revision
+        raise _newer(revision, version)
     raise ForeignDatabase(
         f"The table alembic_version in the database belongs to another program (its revision is {revision}). "
         "Set storage.url to a database or a schema of its own."
     )
 
 
+def is_newer(revision: str | None) -> bool:
+    """Return whether only a newer version knows this revision. They are numbers of the same length."""
+    return revision is not None and revision.isdecimal() and revision > HEAD
+
+
+def _newer(revision: str, version: str = "") -> NewerSchema:
+    by = f"Gatehouse {version}" if version else "a newer Gatehouse"
+    return NewerSchema(
+        f"The database was migrated by {by} (schema {revision}), and version {__version__} (schema {HEAD}) is too old "
+        f"for it. Start the newer version, or run `gatehouse db downgrade {HEAD}` with it. Nothing was changed."
+    )
+
+
+def _outdated(revision: str | None) -> CannotStart:
+    state = f"has schema {revision}, and this version needs {HEAD}" if revision else "has no tables yet"
+    return CannotStart(
+        f'The database {state}. Run `gatehouse db upgrade`, or set storage.migrate to "auto". Nothing was changed.'
+    )
+
+
 def upgrade(storage: StorageSettings, revision: str = HEAD) -> str | None:
     """Migrate up to `revision`, and return the revision before. Does nothing if the database is already there.
 
-    Of two upgrades at the same time, the second one waits, and then finds nothing to do.
+    Of two upgrades at the same time, the second one waits, and then finds nothing to do. Nodes of a cluster may run if
+    they can use the new schema.
     """
-    with _explained(storage), _transaction(storage) as connection:
-        before = _version_in(connection)
-        if _position(before) >= _position(revision):
-            return before
-        if before is not None:
-            _refuse_running(connection)
-        from alembic import command  # noqa: PLC0415 - see the docstring of the module.
+    deadline = monotonic() + _LIVE_WAIT
+    while True:
+        nodes: list[str] = []
+        try:
+            with _explained(storage), _transaction(storage) as connection:
+                before = _version_in(connection)
+                if _position(before) >= _position(revision):
+                    return before
+                config = _alembic(connection=connection)
+                if before is not None:
+                    nodes = _refuse_running(connection, revision, _oldest(config, revision))
+                if nodes:
+                    for timeout in _timeouts(lock=_LIVE_LOCK_TIMEOUT, statement=_LIVE_STATEMENT_TIMEOUT):
+                        connection.exec_driver_sql(timeout)
+                from alembic import command  # noqa: PLC0415 - see the docstring of the module.
 
-        command.upgrade(_alembic(connection=connection), revision)
-    log.info("database_migrated", since=before or BASE, to=revision)
-    return before
+                command.upgrade(config, revision)
+        except TooBusy as error:
+            if not nodes:
+                raise
+            if monotonic() > deadline:
+                raise GatewayRuns(
+                    f"The migration to schema {revision} would hold up the running nodes for too long: "
+                    f"{', '.join(nodes)}. Try again when they are less busy, or stop them first. Nothing was changed."
+                ) from error
+            log.info("migration_postponed", to=revision, reason=str(error))
+            sleep(_LIVE_PAUSE)
+        else:
+            log.info("database_migrated", since=before or BASE, to=revision)
+            return before
 
 
 def downgrade(storage: StorageSettings, revision: str) -> str | None:
@@ -165,6 +245,8 @@ def downgrade(storage: StorageSettings, revision: str) -> str | None:
         before = _version_in(connection)
         if _position(before) <= _position(revision):
             return before
+        if before is not None and is_newer(before):
+            raise _newer(before)
         _refuse_running(connection)
         from alembic import command  # noqa: PLC0415 - see the docstring of the module.
 
@@ -175,6 +257,8 @@ def downgrade(storage: StorageSettings, revision: str) -> str | None:
 
 def sql(engine: StorageEngine, before: str | None, revision: str) -> str:
     """Return the statements that migrate from one revision to another, for a person who runs them."""
+    if before is not None and is_newer(before):
+        raise _newer(before)
     from alembic import command  # noqa: PLC0415 - see the docstring of the module.
 
     output = StringIO()
@@ -188,7 +272,10 @@ def sql(engine: StorageEngine, before: str | None, revision: str) -> str:
 
 
 def _position(revision: str | None) -> int:
-    return 0 if revision in {None, BASE} else REVISIONS.index(str(revision)) + 1
+    """Return the place of a revision in the order of all. Newer ones are behind those that this version knows."""
+    if revision is None or revision == BASE:
+        return 0
+    return len(REVISIONS) + 1 if is_newer(revision) else REVISIONS.index(revision) + 1
 
 
 def _alembic(*, output: StringIO | None = None, **attributes: object) -> "Config":
@@ -201,23 +288,59 @@ def _alembic(*, output: StringIO | None = None, **attributes: object) -> "Config
     return config
 
 
+def _oldest(config: "Config", revision: str) -> str:
+    """Return the oldest schema whose version may use a database with the schema `revision`."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - see the docstring of the module.
+
+    script = ScriptDirectory.from_config(config).get_revision(revision)
+    oldest: str = getattr(script.module, "oldest", revision)
+    return oldest
+
+
 def _version_in(connection: "sqlalchemy.Connection") -> str | None:
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - see the docstring of the module.
+    engine = StorageEngine.SQLITE if connection.dialect.name == "sqlite" else StorageEngine.POSTGRESQL
+    return _read_version(lambda sql: connection.exec_driver_sql(sql).fetchone(), engine)
 
-    return _checked(MigrationContext.configure(connection).get_current_revision())
+
+_EXPIRED_WRITER = """
+UPDATE writer SET boot = '', holder = ''
+WHERE boot <> '' AND abs(extract(epoch FROM clock_timestamp() - renewed_at)) > %(seconds)s
+"""
+_EXPIRED_NODES = """
+DELETE FROM node WHERE renewed_at <= clock_timestamp() - lease_ms * interval '1 ms'
+    AND (schema < %(oldest)s OR %(oldest)s = '')
+"""
 
 
-def _refuse_running(connection: "sqlalchemy.Connection") -> None:
-    """Raise `GatewayRuns` if a gateway holds the lease. For SQLite, the caller holds the lock of the folder instead."""
+def _refuse_running(connection: "sqlalchemy.Connection", revision: str = "", oldest: str = "") -> list[str]:
+    """Raise `GatewayRuns` if a gateway uses the database. Return the names of nodes that may go on.
+
+    Those are nodes whose schema is `oldest` or a later one. For SQLite, the caller holds the lock of the folder.
+
+    A gateway whose lease has expired loses it here. If it was only paused, it cannot go on with the new schema.
+    """
     if connection.dialect.name != "postgresql":
-        return
-    lease = "SELECT holder, abs(extract(epoch FROM clock_timestamp() - renewed_at)) FROM writer WHERE boot <> ''"
-    row = connection.exec_driver_sql(lease).fetchone()
-    if row is not None and row[1] <= LEASE_SECONDS:
+        return []
+    connection.exec_driver_sql(_EXPIRED_WRITER, {"seconds": LEASE_SECONDS})
+    row = connection.exec_driver_sql("SELECT holder FROM writer WHERE boot <> ''").fetchone()
+    if row is not None:
         raise GatewayRuns(
             f"The database is in use by a gateway: {describe_holder(row[0])}. Stop it first. "
             f"If it has crashed, try again in {LEASE_SECONDS} seconds. Nothing was changed."
         )
+    if not connection.exec_driver_sql("SELECT to_regclass('node') IS NOT NULL").scalar():
+        return []
+    connection.exec_driver_sql(_EXPIRED_NODES, {"oldest": oldest})
+    nodes = connection.exec_driver_sql("SELECT name, version, schema FROM node ORDER BY name").fetchall()
+    if nodes and not oldest:
+        names = ", ".join(name for name, _, _ in nodes)
+        raise GatewayRuns(f"The database is in use by a cluster: {names}. Stop its nodes first. Nothing was changed.")
+    if old := [f"{name} (version {version}, schema {schema})" for name, version, schema in nodes if schema < oldest]:
+        way = "Stop them first" if oldest == revision else f"Update them to a version with schema {oldest} first"
+        raise GatewayRuns(
+            f"The running nodes are too old for schema {revision}: {', '.join(old)}. {way}. Nothing was changed."
+        )
+    return [name for name, _, _ in nodes]
 
 
 @contextmanager
@@ -225,16 +348,16 @@ def read_transaction(storage: StorageSettings) -> "Iterator[sqlalchemy.Connectio
     """Yield a connection in a transaction that is rolled back. Raises as `current` does."""
     with _explained(storage), _engine(storage, begin="BEGIN").connect() as connection:
         if storage.engine is StorageEngine.POSTGRESQL:
-            for timeout in _timeouts(storage):
+            for timeout in _timeouts(lock=storage.lock_timeout, statement=storage.statement_timeout):
                 connection.exec_driver_sql(timeout)
         yield connection
 
 
-def _timeouts(storage: StorageSettings) -> tuple[str, str]:
+def _timeouts(*, lock: float, statement: float) -> tuple[str, str]:
     """Return the statements that limit how long PostgreSQL may take for each other one of the transaction."""
     return (
-        f"SET LOCAL statement_timeout = {round(storage.statement_timeout * 1000)}",
-        f"SET LOCAL lock_timeout = {round(storage.lock_timeout * 1000)}",
+        f"SET LOCAL statement_timeout = {round(statement * 1000)}",
+        f"SET LOCAL lock_timeout = {round(lock * 1000)}",
     )
 
 
@@ -345,9 +468,11 @@ _REASONS = {
     "42P07": "it already has tables of another program. Set storage.url to a database or a schema of its own",
     "53100": "its disk is full. Make room",
     "57014": "it takes too long to answer. Try again later, or raise storage.statement_timeout",
+    "40P01": "another program holds a lock. Stop that program, or try again later",
     "55P03": "another program holds a lock. Stop that program, or try again later",
 }
 """Why the tables cannot be read or migrated and what to do, by the code of PostgreSQL's error."""
+_BUSY = frozenset({"40P01", "55P03", "57014"})
 
 
 def _postgres_trouble(storage: StorageSettings, error: Exception) -> Exception:
@@ -355,7 +480,8 @@ def _postgres_trouble(storage: StorageSettings, error: Exception) -> Exception:
     # The rest of the text names the statement.
     reason = str(error).strip().partition("\n")[0].rstrip(".")
     if code in _REASONS:
-        return CannotStart(f"Can't use the database: {_REASONS[code]} ({reason}). Nothing was changed.")
+        kind = TooBusy if code in _BUSY else CannotStart
+        return kind(f"Can't use the database: {_REASONS[code]} ({reason}). Nothing was changed.")
     if cause_of(error) is Cause.FORBIDDEN:
         return refusal(describe(storage.url), error)
     if code is None or code.startswith(("08", "57P", "53")):

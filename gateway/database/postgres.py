@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import select
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
@@ -248,13 +250,17 @@ class PostgresConnection:
         connect_timeout: float = _CONNECT_TIMEOUT,
         statement_timeout: float = STATEMENT_TIMEOUT,
         lock_timeout: float = LOCK_TIMEOUT,
+        idle_timeout: float = 0.0,
     ) -> None:
         """Connect. Raises `psycopg.Error`, or `CannotStart` for a malformed URL or a missing library.
 
         A statement may take any time if `statement_timeout` is 0. Otherwise the connection counts as lost if the
-        answer takes much longer, because the server hangs or a pool waits for it.
+        answer takes much longer, because the server hangs or a pool waits for it. The server rolls back a transaction
+        if it hears nothing for `idle_timeout` seconds, unless that is 0.
         """
         timeouts = {"statement_timeout": int(statement_timeout * 1_000), "lock_timeout": int(lock_timeout * 1_000)}
+        if idle_timeout:
+            timeouts["idle_in_transaction_session_timeout"] = int(idle_timeout * 1_000)
         options = {
             "application_name": application_name,
             "connect_timeout": str(ceil(connect_timeout)),
@@ -390,6 +396,12 @@ class PostgresConnection:
         if failure is not None:
             raise _error_of(failure)
 
+    def abort(self) -> None:
+        """Cut the connection, also from another thread: a statement that waits for its answer fails at once."""
+        # The thread may be closing it at the same time.
+        with suppress(Exception), socket.socket(fileno=os.dup(self._libpq.socket)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         with suppress(Exception):  # It may be lost, and nothing depends on a farewell.
             self._connection.close()
@@ -491,6 +503,7 @@ class ReconnectingPostgres:
         self._connect = connect
         self._connection: PostgresConnection | None = None
         self._has_snapshot = False
+        self._is_aborted = False
 
     def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor:
         return self._run(lambda connection: connection.execute(sql, parameters))
@@ -504,6 +517,12 @@ class ReconnectingPostgres:
         self._run(PostgresConnection.begin_snapshot)
         self._has_snapshot = True
 
+    def abort(self) -> None:
+        """Let all reads fail from now on, also the one that waits for its answer. Call it from any thread."""
+        self._is_aborted = True
+        if (connection := self._connection) is not None:
+            connection.abort()
+
     def close(self) -> None:
         self._has_snapshot = False
         if self._connection is not None:
@@ -511,6 +530,8 @@ class ReconnectingPostgres:
             self._connection = None
 
     def _run(self, read: Callable[[PostgresConnection], T]) -> T:
+        if self._is_aborted:
+            raise OSError(errno.EAGAIN, "the database can't be reached")
         # Another connection would see another moment, so a lost snapshot is reported.
         may_retry = self._connection is not None and not self._has_snapshot
         try:
@@ -549,6 +570,13 @@ def connection_options(storage: StorageSettings) -> ConnectionOptions:
         statement_timeout=storage.statement_timeout,
         lock_timeout=storage.lock_timeout,
     )
+
+
+def connection_parameters(storage: StorageSettings) -> dict[str, str]:
+    """Return the parameters of libpq for a connection that no statement timeout ends."""
+    password = {} if storage.password is None else {"password": storage.password.reveal()}
+    timeout = {"connect_timeout": str(ceil(storage.connect_timeout)), "application_name": "gatehouse"}
+    return {**timeout, **_KEEPALIVE, **parse_url(storage.url), **password}
 
 
 def parse_url(url: str) -> dict[str, str]:

@@ -87,6 +87,8 @@ outbox = Table(
     Column("reason", Text, nullable=False, server_default=text("''")),
     Column("receipt", LargeBinary),
     Column("message", LargeBinary, nullable=False),
+    # In a cluster, whose shard it belongs to.
+    Column("scope", _KEY),
     UniqueConstraint("key", name="outbox_key"),
 )
 _UNDELIVERED = text("state <> 'delivered'")
@@ -167,6 +169,98 @@ writer = Table(
     postgresql_with={"fillfactor": 10},
 )
 
+# One row: the oldest schema whose version may use the database, and the version that has migrated it. Older versions
+# read this table, so it never changes.
+compatibility = Table(
+    "compatibility",
+    metadata,
+    Column("id", _NUMBER, primary_key=True, autoincrement=False),
+    Column("oldest", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    CheckConstraint("id = 1", name="compatibility_is_one_row"),
+)
+
+# The cluster. Only PostgreSQL uses these tables.
+
+# The nodes that are alive. Like `writer`, each of their transactions changes a row.
+node = Table(
+    "node",
+    metadata,
+    Column("boot", _KEY, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("schema", Text, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("lease_ms", _NUMBER, nullable=False),
+    Column("is_leaving", _NUMBER, nullable=False, server_default=text("0")),
+    Column("labels", Text, nullable=False, server_default=text("''")),
+    Column("batch", _NUMBER, nullable=False, server_default=text("0")),
+    Column("joined_at", _TIMESTAMP, nullable=False, server_default=text("CURRENT_TIMESTAMP")),
+    Column("renewed_at", _TIMESTAMP, nullable=False, server_default=text("CURRENT_TIMESTAMP")),
+    postgresql_with={"fillfactor": 10},
+)
+
+# `owner` is the boot of a node. `epoch` counts the owners. `lost_by` is the name of the last one that has crashed.
+# `labels` are those that the sessions of the shard need, with a space between two of them.
+# The index of the sessions of a shard, `session_shard`, is in migration 0003.
+shard = Table(
+    "shard",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    Column("owner", _KEY),
+    Column("epoch", _NUMBER, nullable=False, server_default=text("0")),
+    Column("changed_at", _TIMESTAMP, nullable=False, server_default=text("CURRENT_TIMESTAMP")),
+    Column("lost_by", Text),
+    Column("labels", Text, nullable=False, server_default=text("''")),
+    postgresql_with={"fillfactor": 50},
+)
+
+# How many messages each shard has accepted. Its row is locked while a message is accepted, so the messages of a shard
+# are numbered without gaps and in the order of their commits.
+shard_position = Table(
+    "shard_position",
+    metadata,
+    Column("shard", _NUMBER, primary_key=True, autoincrement=False),
+    Column("last", _NUMBER, nullable=False, server_default=text("0")),
+    postgresql_with={"fillfactor": 10},
+)
+
+# Messages that were accepted by a node that does not own their shard. They wait for its owner.
+arrival = Table(
+    "arrival",
+    metadata,
+    Column("shard", _NUMBER, nullable=False),
+    Column("position", _NUMBER, nullable=False),
+    Column("scope", _KEY, nullable=False),
+    Column("at", _NUMBER, nullable=False),
+    Column("inbound", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("shard", "position"),
+)
+
+# The bots of which only one node may receive messages.
+post = Table(
+    "post",
+    metadata,
+    Column("channel", _KEY, nullable=False),
+    Column("account", _KEY, nullable=False),
+    Column("owner", _KEY),
+    Column("epoch", _NUMBER, nullable=False, server_default=text("0")),
+    Column("changed_at", _TIMESTAMP, nullable=False, server_default=text("CURRENT_TIMESTAMP")),
+    PrimaryKeyConstraint("channel", "account"),
+)
+
+# How often the facts with each prefix have changed, of those that all nodes have in memory. Triggers, which are in
+# migration 0003, count that.
+fact_version = Table(
+    "fact_version",
+    metadata,
+    Column("prefix", _KEY, primary_key=True),
+    Column("version", _NUMBER, nullable=False, server_default=text("0")),
+    postgresql_with={"fillfactor": 10},
+)
+
 # Sessions.
 
 # A row stays as long as a session refers to it, even if the configuration does not have the repository any more.
@@ -225,6 +319,18 @@ entry = Table(
     Column("folded", _KEY),
     PrimaryKeyConstraint("session", "seq"),
     sqlite_with_rowid=False,
+)
+
+# Attachments that the nodes of a cluster share, in parts of about 1 MB. Only PostgreSQL has rows here.
+file = Table(
+    "file",
+    metadata,
+    Column("folder", _KEY, nullable=False),
+    Column("name", _KEY, nullable=False),
+    Column("part", _NUMBER, nullable=False),
+    Column("stored_us", _NUMBER, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("folder", "name", "part"),
 )
 
 # The views show times as timestamps, so the indexes have these.

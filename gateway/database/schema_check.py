@@ -92,11 +92,12 @@ SELECT format('constraint %%s of %%s', k.conname, c.relname), pg_get_constraintd
 FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
 WHERE c.oid = to_regclass(%(table)s) AND k.contype <> 'n'
 """
-# The index of the search is missing where its extension is.
+# The index of the search is missing where its extension is. That of the shards needs a function that temporary tables
+# cannot have.
 _POSTGRES_INDEXES = """
 SELECT 'index ' || i.relname, pg_get_indexdef(i.oid)
 FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
-WHERE x.indrelid = to_regclass(%(table)s) AND i.relname <> 'entry_search'
+WHERE x.indrelid = to_regclass(%(table)s) AND i.relname NOT IN ('entry_search', 'session_shard')
 """
 
 

@@ -9,14 +9,19 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
 
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
+from structlog.testing import capture_logs
 
 from config import MigrateMode, Secret, StorageEngine, StorageSettings
+from gateway import __version__
 from gateway.database import migrate
-from gateway.database.schema import metadata
+from gateway.database.node_lease import NodeLease, TooOld
+from gateway.database.postgres import PostgresConnection
 from gateway.database.schema_check import differences
 from gateway.database.views import MESSAGE_TYPES
 from gateway.distribution import Installation
@@ -40,6 +45,10 @@ ROWS = {
 }
 
 
+# Those of the first migration.
+TABLES = (*ROWS, "repo", "session", "entry")
+
+
 def fill(storage: StorageSettings) -> None:
     """Store a row in each table."""
     with connected(storage) as sql:
@@ -52,7 +61,7 @@ def fill(storage: StorageSettings) -> None:
 
 def counts(storage: StorageSettings) -> dict[str, int]:
     with connected(storage) as sql:
-        return {name: sql(f"SELECT count(*) FROM {name}")[0][0] for name in metadata.tables}  # noqa: S608 - constants.
+        return {name: sql(f"SELECT count(*) FROM {name}")[0][0] for name in TABLES}  # noqa: S608 - constants.
 
 
 def tables_of(storage: StorageSettings) -> set[str]:
@@ -67,6 +76,14 @@ def test_the_list_of_revisions_is_that_of_the_files() -> None:
     found = [revision.revision for revision in script.walk_revisions()]
     assert tuple(reversed(found)) == migrate.REVISIONS
     assert all(revision.doc for revision in script.walk_revisions())
+
+
+def test_a_migration_allows_at_most_the_version_before() -> None:
+    """So versions that run at the same time differ by one schema only."""
+    script = ScriptDirectory(str(Path(migrate.__file__).with_name("migrations")))
+    declared = {revision.revision: revision for revision in script.walk_revisions() if revision.revision >= "0003"}
+    for number, revision in declared.items():
+        assert revision.module.oldest in {number, revision.down_revision}, number
 
 
 def test_up_and_down_with_data(storage: StorageSettings) -> None:
@@ -158,12 +175,39 @@ def test_a_newer_schema_is_refused(storage: StorageSettings) -> None:
     migrate.upgrade(storage)
     with connected(storage) as sql:
         sql("UPDATE alembic_version SET version_num = '0999'")
-    for attempt in (migrate.current, migrate.ensure_current, migrate.upgrade):
-        with pytest.raises(CannotStart) as caught:
-            attempt(storage)
-        assert f"newer Gatehouse (schema 0999, this version knows {migrate.HEAD})" in str(caught.value)
-    with pytest.raises(CannotStart):
+        sql("UPDATE compatibility SET oldest = '0998', version = '9.9.8'")
+    for by in ("Gatehouse 9.9.8", "a newer Gatehouse"):
+        for attempt in (migrate.current, migrate.ensure_current, migrate.upgrade):
+            with pytest.raises(CannotStart) as caught:
+                attempt(storage)
+            this = f"version {__version__} (schema {migrate.HEAD}) is too old for it"
+            assert f"{by} (schema 0999), and {this}. Start the newer version" in str(caught.value)
+        with pytest.raises(CannotStart):
+            migrate.downgrade(storage, migrate.BASE)
+        with connected(storage) as sql:  # As in a version that keeps it elsewhere.
+            sql("DROP TABLE IF EXISTS compatibility")
+
+
+def test_a_newer_schema_that_allows_this_version_is_used(storage: StorageSettings) -> None:
+    migrate.upgrade(storage)
+    with connected(storage) as sql:
+        assert sql("SELECT oldest, version FROM compatibility") == [(migrate.HEAD, __version__)]
+        sql("UPDATE alembic_version SET version_num = '0999'")
+    for attempt in (migrate.current, migrate.upgrade):
+        assert attempt(storage) == "0999"
+    migrate.ensure_current(storage.model_copy(update={"migrate": MigrateMode.MANUAL}))
+    with pytest.raises(migrate.NewerSchema, match="with it"):
         migrate.downgrade(storage, migrate.BASE)
+    with pytest.raises(migrate.NewerSchema, match="with it"):
+        migrate.sql(storage.engine, "0999", migrate.BASE)
+    assert counts(storage)["session"] == 0
+
+
+def test_a_downgrade_records_which_versions_may_use_the_database(storage: StorageSettings) -> None:
+    migrate.upgrade(storage)
+    migrate.downgrade(storage, "0003")
+    with connected(storage) as sql:
+        assert sql("SELECT oldest FROM compatibility") == [("0003",)]
 
 
 def test_the_versions_of_another_program_are_refused(storage: StorageSettings) -> None:
@@ -259,6 +303,105 @@ def test_a_running_gateway_keeps_its_schema(postgres_storage: StorageSettings, a
             migrate.downgrade(postgres_storage, migrate.BASE)
         sql("UPDATE writer SET renewed_at = now() - interval '1 minute'")
     migrate.downgrade(postgres_storage, migrate.BASE)
+
+
+JOIN = (
+    "INSERT INTO node (boot, name, address, holder, version, schema, config, lease_ms) "
+    "VALUES (?, ?, '', '', ?, ?, '', 60000)"
+)
+
+
+def test_a_cluster_keeps_its_schema(postgres_storage: StorageSettings) -> None:
+    """A node that is silent loses its row: should it only be paused, nothing that it writes later is stored."""
+    migrate.upgrade(postgres_storage, "0003")
+    with connected(postgres_storage) as sql:
+        sql(JOIN, "b1", "one", "0.0.1", "0003")
+        sql(JOIN, "b2", "two", "0.0.2", "0004")
+        with pytest.raises(migrate.GatewayRuns, match="one, two") as refused:
+            migrate.downgrade(postgres_storage, migrate.BASE)
+        with pytest.raises(migrate.GatewayRuns, match=r"one \(version 0.0.1, schema 0003\)") as refused:
+            migrate.upgrade(postgres_storage)
+        assert "two" not in str(refused.value)
+        sql("UPDATE node SET renewed_at = now() - interval '2 minutes' WHERE boot = 'b1'")
+        migrate.upgrade(postgres_storage)
+        assert sql("SELECT boot FROM node") == [("b2",)]
+        sql("UPDATE node SET renewed_at = now() - interval '2 minutes'")
+        migrate.downgrade(postgres_storage, "0003")
+        assert sql("SELECT boot FROM node") == []
+
+
+def test_a_node_that_joins_sees_a_migration_that_ends(postgres_storage: StorageSettings) -> None:
+    migrate.upgrade(postgres_storage)
+    with (
+        psycopg.connect(postgres_storage.url) as migrating,
+        PostgresConnection(postgres_storage.url) as joining,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        migrating.execute("SELECT pg_advisory_xact_lock(%s)", (migrate.LOCK,))
+        migrating.execute("UPDATE alembic_version SET version_num = '0999'")
+        migrating.execute("UPDATE compatibility SET oldest = '0999'")
+        joining.begin()
+        checked = threads.submit(migrate.require_usable, joining)
+        wait_for_lock(migrating)
+        migrating.commit()
+        with pytest.raises(migrate.NewerSchema):
+            checked.result(60)
+
+
+def test_a_migration_sees_a_node_that_has_joined_before(postgres_storage: StorageSettings) -> None:
+    migrate.upgrade(postgres_storage, "0003")
+    with psycopg.connect(postgres_storage.url) as joining, ThreadPoolExecutor(1) as threads:
+        joining.execute("SELECT pg_advisory_xact_lock_shared(%s)", (migrate.LOCK,))
+        upgraded = threads.submit(migrate.upgrade, postgres_storage)
+        wait_for_lock(joining)
+        joining.execute(JOIN.replace("?", "%s"), ("b1", "one", "0.0.1", "0003"))
+        joining.commit()
+        with pytest.raises(migrate.GatewayRuns, match="one"):
+            upgraded.result(60)
+
+
+def wait_for_lock(connection: psycopg.Connection[tuple[Any, ...]]) -> None:  # Any: the types of the columns.
+    """Return when another connection waits for the lock of migrations in this database."""
+    waiting = (
+        "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    deadline = monotonic() + 60
+    while connection.execute(waiting).fetchone() is None:
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+@pytest.mark.parametrize(("ahead", "is_refused"), [(1, False), (2, True)])
+def test_a_node_may_be_one_schema_behind_the_others(
+    postgres_storage: StorageSettings, tmp_path: Path, ahead: int, *, is_refused: bool
+) -> None:
+    migrate.upgrade(postgres_storage)
+    schema = f"{int(migrate.HEAD) + ahead:04}"
+    lease = NodeLease(tmp_path, name="two", address="", seconds=8.0, version="1.0.0", schema=migrate.HEAD, config="")
+    with connected(postgres_storage) as sql, PostgresConnection(postgres_storage.url) as joining:
+        sql(JOIN, "b1", "one", "2.0.0", schema)
+        if is_refused:
+            with pytest.raises(TooOld, match=rf"one has version 2.0.0, schema {schema}"):
+                lease.take(joining)
+        else:
+            lease.take(joining)
+        assert len(sql("SELECT boot FROM node")) == (1 if is_refused else 2)
+
+
+def test_a_migration_waits_only_a_moment_for_the_tables_of_running_nodes(postgres_storage: StorageSettings) -> None:
+    migrate.upgrade(postgres_storage, "0003")
+    with connected(postgres_storage) as sql, psycopg.connect(postgres_storage.url) as busy:
+        sql(JOIN, "b2", "two", "0.0.2", "0004")
+        busy.execute("UPDATE alembic_version SET version_num = version_num")
+        with ThreadPoolExecutor(1) as threads, capture_logs() as logs:
+            upgrade = threads.submit(migrate.upgrade, postgres_storage)
+            while not logs and not upgrade.done():
+                sleep(0.01)
+            assert [each["event"] for each in logs] == ["migration_postponed"]
+            busy.rollback()
+            assert upgrade.result(60) == "0003"
+    assert differences(postgres_storage) == []
 
 
 def test_a_user_without_rights_is_told_what_to_grant(each_database_url: str) -> None:
