@@ -25,6 +25,10 @@ def descriptor_limit() -> int:
     return ENOUGH if soft == resource.RLIM_INFINITY else soft
 
 
-def descriptors_for_connections(limit: int) -> int:
-    """Return how many of `limit` descriptors the HTTP server may take. The rest is reserved for all other work."""
-    return limit - min(MAX_RESERVE, limit // 2)
+def connections_within(limit: int, *, is_in_cluster: bool = False) -> int:
+    """Return how many connections the HTTP server may have open. Other descriptors are reserved for all other work.
+
+    In a cluster, each may need a second descriptor: for the connection that forwards its request to another node.
+    """
+    available = limit - min(MAX_RESERVE, limit // 2)
+    return available // 2 if is_in_cluster else available

@@ -5,6 +5,8 @@ GatehouseError
 ├── CannotStart             exit 78: a restart cannot fix it (directory in use, port in use)
 ├── Refused                 tell the person this sentence; nothing else has happened
 │   └── SessionDamaged      answer the message in a new session
+├── HeldElsewhere           another node of the cluster owns this conversation: forward the request to that node
+│   └── NeedsLabel          another node has to own it before it goes on
 ├── ClientRefused           answer the request of a coding agent with this sentence
 ├── ChannelError
 │   ├── Transient           the platform failed: try again, after `retry_after` if it asked for that
@@ -31,7 +33,9 @@ __all__ = [
     "ConfigError",
     "ContextTooLong",
     "GatehouseError",
+    "HeldElsewhere",
     "ModelUnavailable",
+    "NeedsLabel",
     "NotAccepted",
     "ProviderBusy",
     "ProviderFailed",
@@ -65,6 +69,22 @@ class SessionDamaged(Refused):
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem} Your next message starts a new session.")
         self.problem = problem
+
+
+class HeldElsewhere(GatehouseError):
+    """Another node of the cluster owns the conversation with the key `scope`, or none does at the moment."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__("Another node of the cluster serves this conversation. Please try again.")
+        self.scope = scope
+
+
+class NeedsLabel(HeldElsewhere):
+    """This node owns the conversation, but lacks `labels` that work on it needs. It gives the conversation away."""
+
+    def __init__(self, scope: str, labels: frozenset[str]) -> None:
+        super().__init__(scope)
+        self.labels = labels
 
 
 class ClientRefused(GatehouseError):

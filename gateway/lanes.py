@@ -83,6 +83,15 @@ class Lanes(Generic[Item]):
         found = ((key, lane.first if lane.item is None else lane.item) for key, lane in self._lanes.items())
         return [(key, item) for key, item in found if item is not None]
 
+    def keys(self) -> list[str]:
+        """Return the keys that have work."""
+        return list(self._lanes)
+
+    def items(self) -> Iterator[Item]:
+        """Yield all items that run or wait."""
+        for lane in self._lanes.values():
+            yield from (item for item in (lane.first, lane.item, *lane.waiting) if item is not None)
+
     @property
     def busy_count(self) -> int:
         """How many lanes have work, without those whose running item is parked."""

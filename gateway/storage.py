@@ -13,10 +13,11 @@ from config import Settings, StorageEngine, StorageSettings
 from config.files import make_private_directory
 from gateway.aio import ShutdownRequest, ShutdownRequested, backoff_delays, in_daemon_thread
 from gateway.data_dir import DataDirLock, unusable
+from gateway.database.lease import Lease
 from gateway.database.migrate import ensure_current
-from gateway.database.postgres import connection_options, describe
+from gateway.database.postgres import ReconnectingPostgres, connection_options, describe
 from gateway.database.sqlite import create_file
-from gateway.sessions.storage.database import DatabaseStorage
+from gateway.sessions.storage.database import DatabaseStorage, ReaderConnection
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.files import FileStorage
 from gateway.sessions.storage.interface import SessionStorage
@@ -35,13 +36,17 @@ START_TIMEOUT = 30.0
 
 @asynccontextmanager
 async def open_storage(
-    settings: Settings, *, max_wait: float = 0.0, shutdown: ShutdownRequest | None = None
+    settings: Settings,
+    *,
+    max_wait: float = 0.0,
+    shutdown: ShutdownRequest | None = None,
+    lease: Lease | None = None,
 ) -> AsyncIterator[tuple[Spool, SessionStorage]]:
     """Open the spool and the storage of the sessions, and migrate the database. The caller holds the data directory.
 
     Closes the spool at the end; the `SessionManager` closes the storage. Raises `CannotStart` if they cannot be used,
     and `SpoolUnavailable` if the database cannot be reached within `max_wait` seconds. A request for `shutdown` ends
-    the wait for PostgreSQL with `ShutdownRequested`.
+    the wait for PostgreSQL with `ShutdownRequested`. `lease` is that of a node of a cluster.
     """
     async with AsyncExitStack() as stack:
         directory, storage = settings.gateway.data_dir, settings.storage
@@ -60,7 +65,7 @@ async def open_storage(
                 await asyncio.to_thread(ensure_current, storage)
                 spool = await stack.enter_async_context(await Spool.open_sqlite(path))
             case _:
-                opening = _open_postgres(storage, directory, max_wait)
+                opening = _open_postgres(storage, directory, max_wait, lease)
                 try:
                     opened = await (shutdown or ShutdownRequest()).interrupts(opening)
                 except ShutdownRequested:
@@ -69,12 +74,19 @@ async def open_storage(
                 spool = await stack.enter_async_context(opened)
         require_complete_copy(storage, directory, await spool.facts(UNFINISHED_COPY))
         await spool.commit(SaveRepos(repos=settings.repos))
+
+        def open_tracked() -> ReaderConnection:
+            reader = open_reader(storage)
+            if lease is not None and isinstance(reader, ReconnectingPostgres):
+                spool.readers.add(reader)
+            return reader
+
         sessions = directory / "sessions"
         await asyncio.to_thread(_make_folder, sessions)
         yield (
             spool,
             DatabaseStorage(
-                partial(open_reader, storage),
+                open_tracked,
                 sessions,
                 row_search=SqliteSearch if storage.engine is StorageEngine.SQLITE else PostgresSearch,
                 mirror=Disk(sessions) if storage.mirror else None,
@@ -82,9 +94,12 @@ async def open_storage(
         )
 
 
-async def _open_postgres(storage: StorageSettings, data_dir: Path, max_wait: float) -> Spool:
+async def _open_postgres(storage: StorageSettings, data_dir: Path, max_wait: float, lease: Lease | None) -> Spool:
     await _wait_for_server(storage, max_wait)
-    return await Spool.open_database(storage.url, data_dir, **connection_options(storage))
+    options = connection_options(storage)
+    if lease is not None:  # A connection that takes longer than the lease comes too late.
+        options["connect_timeout"] = min(storage.connect_timeout, lease.seconds)
+    return await Spool.open_database(storage.url, data_dir, lease=lease, **options)
 
 
 async def _wait_for_server(storage: StorageSettings, max_wait: float) -> None:

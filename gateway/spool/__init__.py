@@ -1,15 +1,27 @@
 """The spool: a write-ahead log with the inbox, the outbox and transcript entries. See `docs/behaviour.md`."""
 
 from gateway.spool.deletion import GRANT_FACTS, DeleteSession, DropEntries, grants_of_session
-from gateway.spool.errors import CommitRefused, Conflict, Duplicate, SpoolBroken, SpoolUnavailable, TooMany, WrongState
+from gateway.spool.errors import (
+    ArrivalsWaiting,
+    CommitRefused,
+    Conflict,
+    Duplicate,
+    SpoolBroken,
+    SpoolUnavailable,
+    TooMany,
+    WrongState,
+)
 from gateway.spool.group_commit import OnCommitted
 from gateway.spool.moves import MoveReminders, MoveRows, MoveToSession
 from gateway.spool.operations import (
+    AddArrival,
     AddToInbox,
     AddToOutbox,
     AddUsage,
     AppendEntries,
+    ChangeShardLabels,
     DeleteDraft,
+    DropArrival,
     MarkDead,
     MarkDelivered,
     MarkSeen,
@@ -20,13 +32,16 @@ from gateway.spool.operations import (
     RetryDead,
     RetryLater,
     SaveDraft,
+    SetArrivalAside,
     SetFact,
     SetInboxState,
     StartTurn,
+    TakeFact,
     WithdrawMessage,
 )
 from gateway.spool.reminder_operations import AddReminder, CancelReminder, RescheduleReminder
 from gateway.spool.rows import (
+    ArrivalRow,
     InboxRow,
     InboxState,
     OutboxRow,
@@ -44,16 +59,21 @@ from gateway.spool.spool import Spool, retry_while_unavailable
 __all__ = [
     "GRANT_FACTS",
     "LOST_SPOOL",
+    "AddArrival",
     "AddReminder",
     "AddToInbox",
     "AddToOutbox",
     "AddUsage",
     "AppendEntries",
+    "ArrivalRow",
+    "ArrivalsWaiting",
     "CancelReminder",
+    "ChangeShardLabels",
     "CommitRefused",
     "Conflict",
     "DeleteDraft",
     "DeleteSession",
+    "DropArrival",
     "DropEntries",
     "Duplicate",
     "InboxRow",
@@ -78,6 +98,7 @@ __all__ = [
     "RetryDead",
     "RetryLater",
     "SaveDraft",
+    "SetArrivalAside",
     "SetFact",
     "SetInboxState",
     "Spool",
@@ -86,6 +107,7 @@ __all__ = [
     "SpoolUnavailable",
     "StartTurn",
     "Stats",
+    "TakeFact",
     "TooMany",
     "UsageTotal",
     "WithdrawMessage",

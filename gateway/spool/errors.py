@@ -5,7 +5,8 @@ GatehouseError
 │   ├── Duplicate           the row exists
 │   ├── WrongState          the row's state does not allow the change
 │   ├── Conflict            the transcript entry was journaled before with different bytes
-│   └── TooMany             a limit is reached
+│   ├── TooMany             a limit is reached
+│   └── ArrivalsWaiting     earlier messages of the scope have to be accepted first
 ├── SpoolUnavailable        nothing was stored; retry later: the disk is full, or the database is away
 └── SpoolBroken             nothing can be stored any more; the daemon has to stop
 """
@@ -34,6 +35,10 @@ class Conflict(CommitRefused):
 
 class TooMany(CommitRefused):
     pass
+
+
+class ArrivalsWaiting(CommitRefused):
+    """Other nodes of the cluster have accepted messages of this scope, which come before this one."""
 
 
 class SpoolUnavailable(GatehouseError):

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.database.connection import Connection
+from gateway.errors import GatehouseError
 from gateway.spool.errors import SpoolBroken, SpoolUnavailable
 from gateway.spool.retention import Step
 from gateway.spool.rows import Stats
@@ -37,6 +38,10 @@ class Job(NamedTuple):
     """Adds new work. While the disk is full, the remaining space is for work that was accepted earlier."""
     in_transaction: bool
     on_done: OnCommitted | None
+    positions: tuple[int, ...] = ()
+    """In a cluster, the shards whose positions the job changes."""
+    usage: tuple[tuple[str, str, str], ...] = ()
+    """In a cluster, the keys of the rows of usage that the job changes."""
 
 
 class Outcome(NamedTuple):
@@ -127,11 +132,17 @@ class GroupCommit(ABC):
         self.commit_seconds = 0.0
         """The time of all batches together, until their callers were answered."""
         self.slow_commits = 0
+        self.renewed_at = 0.0
+        """The monotonic time from which on the lease on a database holds for its whole duration."""
 
     @property
     @abstractmethod
     def has_journal(self) -> bool:
         """Whether transcript entries are journaled here, because their truth is in files."""
+
+    def give_up(self, reason: str) -> None:
+        """Refuse everything from now on, because another node may have taken over. A file has one gateway."""
+        raise NotImplementedError(reason)
 
     @abstractmethod
     def stats(self, connection: Connection) -> Stats: ...
@@ -165,11 +176,15 @@ class GroupCommit(ABC):
         in_transaction: bool = True,
         on_done: OnCommitted | None = None,
         max_delay: float = 0.0,
+        check: Callable[[], None] | None = None,
+        positions: tuple[int, ...] = (),
+        usage: tuple[tuple[str, str, str], ...] = (),
     ) -> _T:
         """Run `work` in the writer thread and return its answer once the transaction is on disk.
 
         If the caller is cancelled after the job was queued, the job still runs. `on_done` is called in either case.
-        Work outside a transaction must not change rows.
+        Work outside a transaction must not change rows. `check` is called just before the job is queued, and may raise
+        an error that refuses it.
         """
         try:
             await self._slots.acquire()
@@ -183,14 +198,19 @@ class GroupCommit(ABC):
             if on_done is not None:
                 on_done(closed)
             raise closed
-        if refusal := self._refusal():
+        try:
+            if refusal := self._refusal():
+                raise refusal
+            if check is not None:
+                check()
+        except GatehouseError as refusal:
             self._slots.release()
             if on_done is not None:
                 on_done(refusal)
-            raise refusal
+            raise
         # No `await` between here and `put`: jobs are queued in the order of the calls.
         waiter: asyncio.Future[_T] = self._loop.create_future()
-        self._jobs.put(Job(work, waiter, is_intake, in_transaction, on_done), max_delay=max_delay)
+        self._jobs.put(Job(work, waiter, is_intake, in_transaction, on_done, positions, usage), max_delay=max_delay)
         return await waiter
 
     async def close(self) -> None:
@@ -211,7 +231,7 @@ class GroupCommit(ABC):
         self.commit_seconds += seconds
         self.slow_commits += seconds > SLOW_COMMIT
 
-    def _refusal(self) -> SpoolUnavailable | None:
+    def _refusal(self) -> SpoolUnavailable | SpoolBroken | None:
         """Return why a new job cannot even be queued, if that is so."""
         return None
 

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gateway.contract import Inbound, Outbound, Receipt
+from gateway.contract import Arrival, Inbound, Outbound, Receipt
 from gateway.database.connection import Connection
 from gateway.database.row_statement import RowStatement
-from gateway.spool.errors import Conflict, Duplicate, WrongState
+from gateway.shards import shard_of
+from gateway.spool.errors import ArrivalsWaiting, Conflict, Duplicate, WrongState
 from gateway.spool.rows import (
     INBOX_MOVES,
     INBOX_OPEN,
@@ -56,25 +58,122 @@ _MARK_SEEN = RowStatement(
 )
 
 
+# The row of the position is locked, so no message can arrive between this statement and the commit.
+_NEXT_POSITION = RowStatement(
+    """
+    UPDATE shard_position SET last = last + 1
+    WHERE shard = ? AND NOT EXISTS (SELECT 1 FROM arrival WHERE arrival.shard = shard_position.shard AND scope = ?)
+    """,
+    ("bigint", "text"),
+    table="shard_position",
+    key=(0,),
+)
+_REMOVE_ARRIVAL = RowStatement(
+    "DELETE FROM arrival WHERE shard = ? AND position = ?", ("bigint", "bigint"), table="arrival", key=(0, 1)
+)
+
+
 class MarkSeen(Operation, frozen=True, kw_only=True):
-    """Record a platform's event, so that a repeat is recognised. Raises `Duplicate` for a repeat."""
+    """Record a platform's event, so that a repeat is recognised. Raises `Duplicate` for a repeat.
+
+    In a cluster, the event of a message that another node has accepted is recorded already. Then this removes its
+    `arrival`, once. A message that came in here takes the next position of its shard, and raises `ArrivalsWaiting` if
+    others have to be accepted first.
+    """
 
     channel: str
     account: str
     event_id: str
     at: datetime
+    arrival: Arrival | None = None
 
     @classmethod
     def of(cls, inbound: Inbound, at: datetime) -> "MarkSeen":
         """Return the mark of the event that `inbound` came with."""
         address = inbound.address
-        return cls(channel=address.channel, account=address.account, event_id=inbound.event_id, at=at)
+        return cls(
+            channel=address.channel,
+            account=address.account,
+            event_id=inbound.event_id,
+            at=at,
+            arrival=inbound.arrival,
+        )
 
     def apply(self, connection: Connection) -> None:
+        if self.arrival is not None:
+            scope, position = self.arrival.scope, self.arrival.position
+            shard = shard_of(scope)
+            if position:
+                if not connection.execute(_REMOVE_ARRIVAL, (shard, position)).rowcount:
+                    raise Duplicate(f"The message {position} of shard {shard} was accepted before.")
+                return
+            if not connection.execute(_NEXT_POSITION, (shard, scope)).rowcount:
+                raise ArrivalsWaiting(f"Earlier messages of {scope} have to be accepted first.")
         values = (self.channel, self.account, self.event_id, to_micros(self.at))
         inserted = connection.execute(_MARK_SEEN, values)
         if not inserted.rowcount:
             raise Duplicate(f"The event {self.event_id} of {self.channel}/{self.account} was seen before.")
+
+
+_ADD_ARRIVAL = """
+    WITH next AS (UPDATE shard_position SET last = last + 1 WHERE shard = ? RETURNING shard, last)
+    INSERT INTO arrival (shard, position, scope, at, inbound) SELECT shard, last, ?, ?, ? FROM next
+    RETURNING pg_notify('gatehouse', 'arrival ' || shard)
+"""
+
+
+class AddArrival(Operation, frozen=True, kw_only=True):
+    """Accept a message at a node that does not own its scope, and wake the owner."""
+
+    scope: str
+    inbound: Inbound
+    at: datetime
+
+    def apply(self, connection: Connection) -> None:
+        shard = shard_of(self.scope)
+        values = (shard, self.scope, to_micros(self.at), encode(self.inbound))
+        connection.execute(_ADD_ARRIVAL, values)
+
+
+class DropArrival(Operation, frozen=True, kw_only=True):
+    """End a message that another node has accepted and that needs no answer. Does nothing if it has ended already."""
+
+    arrival: Arrival
+
+    def apply(self, connection: Connection) -> None:
+        values = (shard_of(self.arrival.scope), self.arrival.position)
+        connection.execute("DELETE FROM arrival WHERE shard = ? AND position = ?", values)
+
+
+class SetArrivalAside(Operation, frozen=True, kw_only=True):
+    """Make a message that another node has accepted a dead one. It can never be answered, but is kept."""
+
+    arrival: Arrival
+    reason: str
+
+    def apply(self, connection: Connection) -> None:
+        place = (shard_of(self.arrival.scope), self.arrival.position)
+        connection.execute(
+            "INSERT INTO inbox (turn, state, scope, session, number, agent, accepted_at, note, inbound) "
+            "SELECT 'arrival-' || shard || '-' || position, 'dead', scope, '', 0, '', at, ?, inbound "
+            "FROM arrival WHERE shard = ? AND position = ?",
+            (self.reason, *place),
+        )
+        connection.execute("DELETE FROM arrival WHERE shard = ? AND position = ?", place)
+
+
+class ChangeShardLabels(Operation, frozen=True, kw_only=True):
+    """Change which labels a node needs to own a shard, and wake the other nodes. Only its owner does that."""
+
+    shard: int
+    add: frozenset[str] = frozenset()
+    remove: frozenset[str] = frozenset()
+
+    def apply(self, connection: Connection) -> None:
+        (stored,) = connection.execute("SELECT labels FROM shard WHERE number = ?", (self.shard,)).fetchone()
+        labels = (self.add | set(stored.split())) - self.remove
+        connection.execute("UPDATE shard SET labels = ? WHERE number = ?", (" ".join(sorted(labels)), self.shard))
+        connection.execute("SELECT pg_notify('gatehouse', 'nodes')")
 
 
 _ADD_TO_INBOX = RowStatement(
@@ -116,7 +215,7 @@ class AddToInbox(Operation, frozen=True, kw_only=True):
                 self.agent,
                 to_micros(self.at),
                 self.inbound.event_id,
-                encode(self.inbound),
+                encode(self.inbound if self.inbound.arrival is None else replace(self.inbound, arrival=None)),
             ),
         )
         if not inserted.rowcount:
@@ -230,10 +329,23 @@ _ADD_TO_OUTBOX = RowStatement(
 )
 
 
+REVIVED = -1
+"""The attempts of a part that a person has revived, and that its owner in the cluster has not noticed yet."""
+
+_ADD_TO_OUTBOX_OF_SCOPE = RowStatement(
+    "INSERT INTO outbox (key, turn, state, created_at, sending_at, message, scope) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    ("text", "text", "text", "bigint", "bigint", "bytea", "text"),
+    table="outbox",
+    key=(0,),
+)
+
+
 class AddToOutbox(Operation, frozen=True, kw_only=True):
     """Queue one part of a reply behind all others. Raises `Duplicate` if the key exists.
 
-    `is_sending` makes a separate `MarkSending` unnecessary if the part is sent at once.
+    `is_sending` makes a separate `MarkSending` unnecessary if the part is sent at once. In a cluster, the owner of
+    `scope` sends it.
     """
 
     key: str
@@ -241,12 +353,16 @@ class AddToOutbox(Operation, frozen=True, kw_only=True):
     message: Outbound
     at: datetime
     is_sending: bool = False
+    scope: str = ""
 
     def apply(self, connection: Connection) -> None:
         at = to_micros(self.at)
         state, sending_at = (OutboxState.SENDING, at) if self.is_sending else (OutboxState.PENDING, None)
         values = (self.key, self.turn, state, at, sending_at, encode(self.message))
-        inserted = connection.execute(_ADD_TO_OUTBOX, values)
+        if self.scope:
+            inserted = connection.execute(_ADD_TO_OUTBOX_OF_SCOPE, (*values, self.scope))
+        else:
+            inserted = connection.execute(_ADD_TO_OUTBOX, values)
         if not inserted.rowcount:
             raise Duplicate(f"The reply {self.key} was queued before.")
 
@@ -343,17 +459,23 @@ class WithdrawMessage(Operation, frozen=True, kw_only=True):
 
 
 class RetryDead(Operation, frozen=True, kw_only=True):
-    """Queue a dead part again, as `gatehouse spool retry` does."""
+    """Queue a dead part again, as `gatehouse spool retry` does.
+
+    With `at_owner`, the node of a cluster that owns its scope sends it: see `Spool.take_revived`.
+    """
 
     key: str
+    at_owner: bool = False
 
     def apply(self, connection: Connection) -> None:
         moved = connection.execute(
-            "UPDATE outbox SET state = 'pending', attempts = 0, reason = '' WHERE key = ? AND state = 'dead'",
-            (self.key,),
+            "UPDATE outbox SET state = 'pending', attempts = ?, reason = '' WHERE key = ? AND state = 'dead'",
+            (REVIVED if self.at_owner else 0, self.key),
         )
         if not moved.rowcount:
             raise _wrong_state(connection, "outbox", self.key, "be retried")
+        if self.at_owner:
+            WakeNodes().apply(connection)
 
 
 _SAVE_DRAFT = RowStatement(
@@ -410,6 +532,23 @@ class SetFact(Operation, frozen=True, kw_only=True):
             connection.execute(_DELETE_FACT, (self.name,))
         else:
             connection.execute(_SET_FACT, (self.name, self.value))
+
+
+class TakeFact(Operation, frozen=True, kw_only=True):
+    """Delete a fact. Raises `WrongState` if there is none: another node of the cluster has been faster."""
+
+    name: str
+
+    def apply(self, connection: Connection) -> None:
+        if not connection.execute(_DELETE_FACT, (self.name,)).rowcount:
+            raise WrongState(f"The fact {self.name} is gone.")
+
+
+class WakeNodes(Operation, frozen=True, kw_only=True):
+    """Let all nodes of a cluster look for changes at once. Without it, they do so within a second."""
+
+    def apply(self, connection: Connection) -> None:
+        connection.execute("SELECT pg_notify('gatehouse', 'nodes')")
 
 
 _ADD_USAGE = RowStatement(

@@ -22,13 +22,12 @@ from pathlib import Path
 from queue import Empty
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import structlog
 
 from gateway.aio import backoff_delays
-from gateway.database import lease
-from gateway.database.lease import CommitsLost, Holder, LeaseLost, LeaseTaken
+from gateway.database.lease import CommitsLost, Lease, LeaseLost, LeaseTaken, SingleLease
+from gateway.database.migrate import require_usable
 from gateway.database.postgres import MIN_VERSION, Cause, PostgresConnection, cause_of, refusal, summary
 from gateway.errors import CannotStart
 from gateway.spool import queries
@@ -55,6 +54,11 @@ _TRIES = 5
 _TABLES = "inbox, outbox, drafts, facts, reminders, deletions, session, entry"
 _SIZE = "SELECT coalesce(sum(pg_total_relation_size(to_regclass(name))), 0)::bigint FROM unnest(?::text[]) AS name"
 
+_LOCK_USAGE = """
+    SELECT 1 FROM usage JOIN unnest(?::text[], ?::text[], ?::text[]) AS wanted (day, person, model)
+    USING (day, person, model) ORDER BY day, person, model FOR NO KEY UPDATE OF usage
+"""
+
 _REASONS = {
     Cause.LOST: "The database can't be reached, so nothing can be accepted until it is back.",
     Cause.FULL: "The disk of the database is full, so nothing can be accepted until there is room again.",
@@ -80,21 +84,28 @@ class PostgresWriter(GroupCommit):
         *,
         name: str,
         on_broken: Callable[[], None],
+        lease: Lease | None = None,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
-        """`name` is what people call the database. The lease names the folder of `path`, the data directory."""
+        """`name` is what people call the database. `path` is in the data directory, which the single lease names."""
         super().__init__(on_broken=on_broken)
         self._connect = connect
         self._name = name
-        self._holder = Holder.here(path.parent)
-        self._boot = uuid4().hex
+        self._lease: Lease = lease or SingleLease(path.parent)
+        self._renewal_interval = self._lease.seconds / 4
         self._start_timeout = start_timeout
         self._connection: PostgresConnection | None = None
         self._batch = 0
         self._committed = 0
         """The number of the last batch that was committed."""
-        self._renewed_at = 0.0
+        self._begun_at = 0.0
+        self._renewal_at = 0.0
+        """When the lease was renewed for the last time, or that was tried."""
+        self._loop_asked_at: float | None = None
+        """When the event loop was asked whether it runs, if it has not answered yet."""
         self._is_closing = False
+        self._given_up: SpoolBroken | None = None
+        """Why the daemon has given up, which happens on the event loop at any moment."""
 
     @property
     def has_journal(self) -> bool:
@@ -112,6 +123,12 @@ class PostgresWriter(GroupCommit):
         """Let the server reuse the space of deleted rows. It overwrites them in its own time."""
         del sessions
         await self._run_apart(lambda connection: connection.execute(f"VACUUM {_TABLES}"))
+
+    def give_up(self, reason: str) -> None:
+        """Refuse everything from now on, also what waits for an answer of the database. Call it on the event loop."""
+        self._given_up = self.trouble = SpoolBroken(reason)
+        if (connection := self._connection) is not None:
+            connection.abort()
 
     async def copy_to(self, path: Path) -> None:
         def copy(connection: PostgresConnection) -> None:
@@ -136,7 +153,13 @@ class PostgresWriter(GroupCommit):
                 raise
             raise SpoolUnavailable(reason) from error
 
-    def _refusal(self) -> SpoolUnavailable | None:
+    @property
+    def _is_broken(self) -> bool:
+        return self._given_up is not None or isinstance(self.trouble, SpoolBroken)
+
+    def _refusal(self) -> SpoolUnavailable | SpoolBroken | None:
+        if self._given_up is not None:
+            return SpoolBroken(str(self._given_up))
         trouble = self.trouble
         is_away = self._connection is None and isinstance(trouble, SpoolUnavailable)
         return SpoolUnavailable(str(trouble)) if is_away else None
@@ -150,11 +173,11 @@ class PostgresWriter(GroupCommit):
         self._call_on_loop(settle, self._opened, None, None)
         with contextlib.suppress(_Closed):
             while not self._is_closing:
-                if self._connection is None and not isinstance(self.trouble, SpoolBroken):
+                if self._connection is None and not self._is_broken:
                     self._reconnect()
                     continue
                 try:
-                    jobs = self._take(lease.RENEWAL_INTERVAL)
+                    jobs = self._take(self._renewal_interval)
                 except Empty:
                     jobs = []
                 self._busy_since = monotonic()
@@ -165,7 +188,9 @@ class PostgresWriter(GroupCommit):
                 self._busy_since = None
         if self._connection is not None:
             with contextlib.suppress(Exception):  # Otherwise the lease expires.
-                lease.release(self._connection, self._boot)
+                self._connection.begin()
+                self._lease.release(self._connection)
+                self._connection.commit()
             self._connection.close()
 
     def _take(self, timeout: float) -> list[Job]:
@@ -209,13 +234,15 @@ class PostgresWriter(GroupCommit):
         connection = self._connect()
         try:
             self._require_usable(connection)
+            begun_at = monotonic()
             connection.begin()
-            lease.take(connection, self._boot, self._holder)
+            require_usable(connection)
+            self._lease.take(connection)
             connection.commit()
         except BaseException:
             connection.close()
             raise
-        self._renewed_at = monotonic()
+        self._note_renewal(begun_at)
         return connection
 
     def _require_usable(self, connection: PostgresConnection) -> None:
@@ -284,7 +311,7 @@ class PostgresWriter(GroupCommit):
                 self.transactions += 1
                 if outcomes is not None:
                     self._committed = self._batch
-                    self._renewed_at = monotonic()
+                    self._note_renewal(self._begun_at)
                 self._mark_writable()
                 return answers
         return all_failed(batch, self.trouble or SpoolUnavailable(_REASONS[Cause.LOST]))
@@ -293,19 +320,28 @@ class PostgresWriter(GroupCommit):
         """Run the jobs in a new transaction. Raises only errors that concern all jobs."""
         try:
             with connection.pipeline():
-                self._begin(connection)
+                self._begin(connection, batch)
                 return [Outcome(job, answer=job.work(connection)) for job in batch]
         except Exception as error:
             if connection.is_lost or cause_of(error) is not Cause.CALLER:
                 raise
         connection.rollback()
-        self._begin(connection)
+        self._begin(connection, batch)
         return [_run_one(connection, job) for job in batch]
 
-    def _begin(self, connection: PostgresConnection) -> None:
+    def _begin(self, connection: PostgresConnection, batch: Sequence[Job]) -> None:
+        self._begun_at = monotonic()
         connection.begin()
-        lease.fence(connection, self._boot, self._batch, after=self._committed)
+        self._lease.fence(connection, self._batch, after=self._committed)
         connection.has_changed = False
+        # In one order for all nodes, so that no two of them wait for each other.
+        if positions := sorted({shard for job in batch for shard in job.positions}):
+            connection.execute(
+                "SELECT 1 FROM shard_position WHERE shard = ANY(?) ORDER BY shard FOR NO KEY UPDATE", (positions,)
+            )
+        usage = {key for job in batch for key in job.usage}
+        if len(usage) > 1:
+            connection.execute(_LOCK_USAGE, tuple(map(list, zip(*usage, strict=True))))
 
     def _was_committed(self, error: Exception) -> bool:
         """Reconnect, and find out whether the last batch was committed. Later jobs are refused until then."""
@@ -330,7 +366,7 @@ class PostgresWriter(GroupCommit):
         """
         deadline: float | None = None
         for delay in backoff_delays(first=_FIRST_DELAY, cap=_MAX_DELAY):
-            if (last := self._try_reconnect()) is not None or isinstance(self.trouble, SpoolBroken):
+            if (last := self._try_reconnect()) is not None or self._is_broken:
                 return last
             wait_until = monotonic() + delay
             while (left := wait_until - monotonic()) > 0:
@@ -348,13 +384,16 @@ class PostgresWriter(GroupCommit):
 
     def _try_reconnect(self) -> int | None:
         """Connect once more, and return the number of the last committed batch; None if that fails."""
+        if self._given_up is not None:
+            return None
         try:
             connection = self._connect()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed, whatever it was.
             self._lose(error, cause_of(error))
             return None
+        begun_at = monotonic()
         try:
-            last = lease.last_batch(connection, self._boot, at_least=self._committed)
+            last = self._lease.last_batch(connection, at_least=self._committed)
         except LeaseLost as lost:
             connection.close()
             self._break(lost)
@@ -363,21 +402,33 @@ class PostgresWriter(GroupCommit):
             connection.close()
             self._lose(error, cause_of(error))
             return None
+        if self._given_up is not None:
+            connection.close()
+            return None
         self._connection = connection
-        self._renewed_at = monotonic()
+        self._note_renewal(begun_at)
         self._mark_writable()
         return last
 
     def _renew_if_due(self) -> None:
-        """Renew the lease if no commit has renewed it for a while. A batch that is rolled back does not."""
+        """Renew the lease if no commit has renewed it for a while. A batch that is rolled back does not.
+
+        A gateway whose event loop hangs does not renew it, so that others take over.
+        """
         connection = self._connection
-        if connection is None or isinstance(self.trouble, SpoolBroken):
+        if connection is None or self._is_broken:
             return
-        if monotonic() - self._renewed_at < lease.RENEWAL_INTERVAL:
+        begun_at = monotonic()
+        if begun_at - self._renewal_at < self._renewal_interval:
             return
-        self._renewed_at = monotonic()
+        self._renewal_at = begun_at
+        if self._loop_asked_at is None:
+            self._loop_asked_at = begun_at
+            self._call_on_loop(self._note_loop_answer)
+        elif begun_at - self._loop_asked_at > self._lease.seconds / 2:
+            return
         try:
-            lease.last_batch(connection, self._boot, at_least=self._committed)
+            self._lease.last_batch(connection, at_least=self._committed)
         except LeaseLost as lost:
             self._break(lost)
         except Exception as error:  # noqa: BLE001 - the next one may succeed.
@@ -388,7 +439,15 @@ class PostgresWriter(GroupCommit):
             else:
                 log.debug("lease_not_renewed", reason=summary(error))
         else:
+            self._note_renewal(begun_at)
             self._mark_writable()  # Without new messages, nothing else would find that out.
+
+    def _note_loop_answer(self) -> None:
+        self._loop_asked_at = None
+
+    def _note_renewal(self, begun_at: float) -> None:
+        """Remember that the lease was renewed by a statement that was sent after `begun_at`."""
+        self._renewal_at = self.renewed_at = begun_at
 
     def _run_outside_transaction(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -417,14 +476,16 @@ class PostgresWriter(GroupCommit):
             connection.rollback()
         return self._set_trouble(error, cause)
 
-    def _lose(self, error: Exception, cause: Cause) -> SpoolUnavailable:
+    def _lose(self, error: Exception, cause: Cause) -> SpoolUnavailable | SpoolBroken:
         """Close the connection. From now on new jobs are refused at once, until there is another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         return self._set_trouble(error, cause)
 
-    def _set_trouble(self, error: Exception, cause: Cause) -> SpoolUnavailable:
+    def _set_trouble(self, error: Exception, cause: Cause) -> SpoolUnavailable | SpoolBroken:
+        if self._given_up is not None:
+            return self._given_up
         write_log = log.debug if self.trouble else log.error  # Once per problem, not once per batch.
         write_log("spool_write_failed", reason=summary(error))
         self.trouble = SpoolUnavailable(_REASONS.get(cause, _REASONS[Cause.FAILED]))
@@ -440,7 +501,7 @@ class PostgresWriter(GroupCommit):
                     "was promoted, or a backup was restored. Restart the gateway: it goes on with what is stored."
                 )
             case _:
-                reason = (
+                reason = str(cause) or (
                     f"Another gateway has taken over the database {self._name}, so this one can't write to it any more."
                 )
         self.trouble = SpoolBroken(reason)
@@ -452,9 +513,9 @@ class PostgresWriter(GroupCommit):
         return self.trouble
 
     def _mark_writable(self) -> None:
-        if self.trouble:
+        if self.trouble and self._given_up is None:
             log.info("spool_writable_again")
-        self.trouble = None
+        self.trouble = self._given_up
 
 
 def _run_one(connection: PostgresConnection, job: Job) -> Outcome:

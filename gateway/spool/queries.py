@@ -1,6 +1,6 @@
 """Queries of the spool. They run in the writer thread, in order with the commits."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -8,10 +8,12 @@ import msgspec
 
 from gateway.contract import Address, Receipt
 from gateway.database.connection import Connection
-from gateway.spool.operations import MarkSeen, quoted
+from gateway.shards import shard_of
+from gateway.spool.operations import REVIVED, MarkSeen, quoted
 from gateway.spool.rows import (
     INBOX_OPEN,
     OUTBOX_OPEN,
+    ArrivalRow,
     InboxRow,
     InboxState,
     OutboxRow,
@@ -56,16 +58,30 @@ _REMINDERS = """
 """
 
 
-def recover(connection: Connection) -> RecoveredWork:
-    """Return all unfinished rows. Rows that cannot be read become dead; their content is kept."""
-    inbox, lost_turns = _readable(
-        _inbox_row,
-        connection.execute(f"{_INBOX} WHERE {_UNANSWERED} AND state IN ({quoted(INBOX_OPEN)}) ORDER BY id"),
-    )
-    outbox, lost_keys = _readable(
-        _outbox_row,
-        connection.execute(f"{_OUTBOX} WHERE {_UNDELIVERED} AND state IN ({quoted(OUTBOX_OPEN)}) ORDER BY id"),
-    )
+_OPEN_INBOX = f"{_INBOX} WHERE {_UNANSWERED} AND state IN ({quoted(INBOX_OPEN)})"
+_OPEN_OUTBOX = f"{_OUTBOX} WHERE {_UNDELIVERED} AND state IN ({quoted(OUTBOX_OPEN)})"
+# Without a cluster, rows have no scope. Those without a turn either are the business of the owner of shard 0.
+_OPEN_OUTBOX_OF_SHARDS = f"""
+    SELECT * FROM (
+        SELECT key, turn, state, created_at, sending_at, attempts, reason, message,
+            coalesce(scope, (SELECT inbox.scope FROM inbox WHERE inbox.turn = outbox.turn), 'shard:0') AS scope
+        FROM outbox WHERE {_UNDELIVERED} AND state IN ({quoted(OUTBOX_OPEN)}) ORDER BY id
+    ) AS undelivered WHERE gatehouse_shard(scope) = ANY(?)
+"""  # noqa: S608 - constants only
+_REVIVED_OF_SHARDS = f"{_OPEN_OUTBOX_OF_SHARDS} AND attempts = {REVIVED}"
+
+
+def recover(shards: Sequence[int] | None, connection: Connection) -> RecoveredWork:
+    """Return the unfinished rows: all, or those of some shards. Rows that cannot be read become dead, but are kept."""
+    if shards is None:
+        found_inbox = connection.execute(f"{_OPEN_INBOX} ORDER BY id")
+        found_outbox = connection.execute(f"{_OPEN_OUTBOX} ORDER BY id")
+    else:
+        found_inbox = connection.execute(f"{_OPEN_INBOX} AND gatehouse_shard(scope) = ANY(?) ORDER BY id", (shards,))
+        _note_revived(shards, connection)
+        found_outbox = connection.execute(_OPEN_OUTBOX_OF_SHARDS, (shards,))
+    inbox, lost_turns = _readable(_inbox_row, found_inbox)
+    outbox, lost_keys = _readable(_outbox_row, found_outbox)
     why = "This version of Gatehouse can't read it."
     connection.executemany("UPDATE inbox SET state = 'dead', note = ? WHERE turn = ?", [(why, t) for t in lost_turns])
     connection.executemany("UPDATE outbox SET state = 'dead', reason = ? WHERE key = ?", [(why, k) for k in lost_keys])
@@ -75,13 +91,54 @@ def recover(connection: Connection) -> RecoveredWork:
             drafts[turn] = decode_draft(receipt)
         except msgspec.DecodeError:
             drafts[turn] = None  # A draft with an unknown id cannot be edited, so its answer is sent as a new message.
+    if shards is not None:  # Other nodes use the rest.
+        turns = {row.turn for row in inbox} | {row.turn for row in outbox}
+        drafts = {key: receipt for key, receipt in drafts.items() if key.partition(".")[0] in turns}
     return RecoveredWork(
         inbox=tuple(inbox),
         outbox=tuple(outbox),
         drafts=drafts,
-        facts=facts("", connection),
         unreadable=(*lost_turns, *lost_keys),
     )
+
+
+def unanswered(shards: Sequence[int], connection: Connection) -> list[InboxRow]:
+    """Return the unanswered messages of some shards that can be read."""
+    found = connection.execute(f"{_OPEN_INBOX} AND gatehouse_shard(scope) = ANY(?) ORDER BY id", (shards,))
+    return _readable(_inbox_row, found)[0]
+
+
+def take_revived(shards: Sequence[int], connection: Connection) -> list[OutboxRow]:
+    """Return the replies of some shards that a person has revived since the last call."""
+    rows, _ = _readable(_outbox_row, _note_revived(shards, connection))
+    return rows
+
+
+def _note_revived(shards: Sequence[int], connection: Connection) -> list[Columns]:
+    found = connection.execute(_REVIVED_OF_SHARDS, (shards,)).fetchall()
+    connection.executemany("UPDATE outbox SET attempts = 0 WHERE key = ?", [(key,) for key, *_ in found])
+    return found
+
+
+def arrivals(after: Mapping[int, int], limit: int, connection: Connection) -> list[ArrivalRow]:
+    """Return messages that wait for the owner of some shards, in the order in which they were accepted.
+
+    `after` has the position of each shard behind which they are.
+    """
+    found = connection.execute(
+        "SELECT shard, position, scope, inbound FROM arrival "
+        "JOIN unnest(?::bigint[], ?::bigint[]) AS known (number, last) ON shard = number AND position > last "
+        "ORDER BY shard, position LIMIT ?",
+        (list(after), list(after.values()), limit),
+    )
+    rows: list[ArrivalRow] = []
+    for shard, position, scope, stored in found:
+        try:
+            inbound = decode_inbound(stored)
+        except msgspec.DecodeError:
+            inbound = None
+        rows.append(ArrivalRow(shard=shard, position=position, scope=scope, inbound=inbound))
+    return rows
 
 
 def delivered_ids(since: datetime, connection: Connection) -> set[str]:
@@ -92,9 +149,12 @@ def delivered_ids(since: datetime, connection: Connection) -> set[str]:
 
 
 def facts(prefix: str, connection: Connection) -> dict[str, str]:
-    # There are few facts, so a filter in Python is simpler than escaping the prefix for LIKE.
-    found = connection.execute("SELECT name, value FROM facts")
-    return {name: value for name, value in found if name.startswith(prefix)}
+    if not prefix:
+        return dict(connection.execute("SELECT name, value FROM facts").fetchall())
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)  # Names are compared byte by byte, so this is behind all of them.
+    return dict(
+        connection.execute("SELECT name, value FROM facts WHERE name >= ? AND name < ?", (prefix, end)).fetchall()
+    )
 
 
 def find_message(address: Address, event_id: str, connection: Connection) -> InboxRow | None:
@@ -115,6 +175,10 @@ def open_messages(session: str, connection: Connection) -> list[InboxRow]:
 
 
 def was_seen(event: MarkSeen, connection: Connection) -> bool:
+    if event.arrival is not None and event.arrival.position:
+        place = (shard_of(event.arrival.scope), event.arrival.position)
+        waiting = connection.execute("SELECT 1 FROM arrival WHERE shard = ? AND position = ?", place)
+        return waiting.fetchone() is None
     found = connection.execute(
         "SELECT 1 FROM seen WHERE channel = ? AND account = ? AND event_id = ?",
         (event.channel, event.account, event.event_id),
@@ -190,22 +254,30 @@ def reminders(scope: str, connection: Connection) -> list[ReminderRow]:
     return _readable_reminders(connection, found.fetchall())
 
 
-def due_reminders(now: datetime, limit: int, connection: Connection) -> list[ReminderRow]:
+_OF_SHARDS = "AND gatehouse_shard(scope) = ANY(?)"
+
+
+def due_reminders(now: datetime, limit: int, shards: Sequence[int] | None, connection: Connection) -> list[ReminderRow]:
     # The caller sends what this returns and asks again, until nothing is due.
     # If none of the first rows can be read, they are ended, and the next ones are due.
-    due = f"{_REMINDERS} AND due_at <= ? ORDER BY due_at LIMIT ?"
-    while rows := connection.execute(due, (to_micros(now), limit)).fetchall():
+    condition, values = ("", ()) if shards is None else (_OF_SHARDS, (shards,))
+    due = f"{_REMINDERS} AND due_at <= ? {condition} ORDER BY due_at LIMIT ?"
+    while rows := connection.execute(due, (to_micros(now), *values, limit)).fetchall():
         if readable := _readable_reminders(connection, rows):
             return readable
     return []
 
 
-def recurring_reminders(connection: Connection) -> list[ReminderRow]:
-    return _readable_reminders(connection, connection.execute(f"{_REMINDERS} AND cron IS NOT NULL").fetchall())
+def recurring_reminders(shards: Sequence[int] | None, connection: Connection) -> list[ReminderRow]:
+    condition, values = ("", ()) if shards is None else (_OF_SHARDS, (shards,))
+    found = connection.execute(f"{_REMINDERS} AND cron IS NOT NULL {condition}", values)
+    return _readable_reminders(connection, found.fetchall())
 
 
-def next_reminder(connection: Connection) -> datetime | None:
-    (micros,) = connection.execute("SELECT min(due_at) FROM reminders WHERE due_at IS NOT NULL").fetchone()
+def next_reminder(shards: Sequence[int] | None, connection: Connection) -> datetime | None:
+    condition, values = ("", ()) if shards is None else (_OF_SHARDS, (shards,))
+    first = f"SELECT min(due_at) FROM reminders WHERE due_at IS NOT NULL {condition}"  # noqa: S608 - constants only
+    (micros,) = connection.execute(first, values).fetchone()
     return None if micros is None else from_micros(micros)
 
 
@@ -250,7 +322,7 @@ def _inbox_row(row: Columns) -> InboxRow:
 
 
 def _outbox_row(row: Columns) -> OutboxRow:
-    key, turn, state, created_at, sending_at, attempts, reason, message = row
+    key, turn, state, created_at, sending_at, attempts, reason, message, *scope = row
     return OutboxRow(
         key=key,
         turn=turn,
@@ -260,6 +332,7 @@ def _outbox_row(row: Columns) -> OutboxRow:
         sending_at=None if sending_at is None else from_micros(sending_at),
         attempts=attempts,
         reason=reason,
+        scope=scope[0] if scope else "",
     )
 
 

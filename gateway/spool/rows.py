@@ -133,6 +133,17 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
     sending_at: datetime | None
     attempts: int
     reason: str
+    scope: str = ""
+    """In a cluster, whose owner sends it."""
+
+
+class ArrivalRow(Struct, frozen=True, kw_only=True):
+    """A message that another node has accepted. None instead of an `inbound` that cannot be read."""
+
+    shard: int
+    position: int
+    scope: str
+    inbound: Inbound | None
 
 
 class ReminderRow(Struct, frozen=True, kw_only=True):
@@ -169,7 +180,6 @@ class RecoveredWork(Struct, frozen=True, kw_only=True):
     inbox: tuple[InboxRow, ...]
     outbox: tuple[OutboxRow, ...]
     drafts: Mapping[str, Receipt | None]
-    facts: Mapping[str, str]
     unreadable: tuple[str, ...] = ()
     damaged_file: Path | None = None
 

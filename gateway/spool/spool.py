@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
 from gateway.aio import backoff_delays
 from gateway.contract import Address
 from gateway.database.connection import Connection
-from gateway.database.postgres import ConnectionOptions, PostgresConnection, describe
+from gateway.database.lease import Lease
+from gateway.database.postgres import ConnectionOptions, PostgresConnection, ReconnectingPostgres, describe
+from gateway.shards import Shards, shard_of
 from gateway.spool import deletion, queries, retention
 from gateway.spool.errors import SpoolBroken, SpoolUnavailable
 from gateway.spool.group_commit import GroupCommit, OnCommitted
-from gateway.spool.operations import AddToInbox, MarkSeen, Operation
+from gateway.spool.operations import AddArrival, AddToInbox, AddUsage, MarkSeen, Operation, SetFact, TakeFact, WakeNodes
 from gateway.spool.postgres_writer import PostgresWriter
-from gateway.spool.rows import InboxRow, RecoveredWork, ReminderRow, SpoolListing, Stats, UsageTotal
+from gateway.spool.rows import (
+    ArrivalRow,
+    InboxRow,
+    OutboxRow,
+    RecoveredWork,
+    ReminderRow,
+    SpoolListing,
+    Stats,
+    UsageTotal,
+)
 from gateway.spool.writer import DatabaseFileWriter, Writer
 
 _ENTRIES_PER_STEP = 500
@@ -47,6 +61,14 @@ class Spool:
         self.damaged_file: Path | None = None
         self.loss: str | None = None
         """A sentence for the operator if an earlier spool was lost, and its loss was reported in this run."""
+        self.shards: Shards | None = None
+        """In a cluster, the shards that this node owns. Then only they can be changed."""
+        self.safe_seconds = inf
+        """In a cluster, the seconds after a renewal of the lease for which this node may act."""
+        self.shared_facts: tuple[str, ...] = ()
+        """In a cluster, the prefixes of the facts that all nodes have in memory. A change wakes the other nodes."""
+        self.readers = WeakSet[ReconnectingPostgres]()
+        """The other connections of a node, which end with this one when the node gives up."""
         self._writer = writer(path, on_broken=self.broken.set)
 
     @classmethod
@@ -60,13 +82,19 @@ class Spool:
         return await cls(path, DatabaseFileWriter).start()
 
     @classmethod
-    async def open_database(cls, url: str, data_dir: Path, **options: Unpack[ConnectionOptions]) -> Self:
-        """Open a PostgreSQL database that has the sessions, too, and take the lease for this data directory.
+    async def open_database(
+        cls, url: str, data_dir: Path, *, lease: Lease | None = None, **options: Unpack[ConnectionOptions]
+    ) -> Self:
+        """Open a PostgreSQL database that has the sessions, too, and take the lease.
 
-        Raises `CannotStart` if it cannot be used or another gateway uses it, and `SpoolUnavailable` if it is away.
+        Without a `lease`, that is the one of the only gateway on a database, for this data directory. Raises
+        `CannotStart` if it cannot be used or another gateway uses it, and `SpoolUnavailable` if it is away.
         """
-        connect = partial(PostgresConnection, url, **options)
-        return await cls(data_dir / "spool.db", partial(PostgresWriter, connect, name=describe(url))).start()
+        # A node may be paused or cut off inside a transaction. Its locks must not hold up the takeover by another node.
+        idle_timeout = 0.0 if lease is None else lease.seconds / 2
+        connect = partial(PostgresConnection, url, idle_timeout=idle_timeout, **options)
+        writer = partial(PostgresWriter, connect, name=describe(url), lease=lease)
+        return await cls(data_dir / "spool.db", writer).start()
 
     async def start(self) -> Self:
         """Open the database. Call this once, before anything else."""
@@ -89,6 +117,11 @@ class Spool:
         await self.close()
 
     @property
+    def home(self) -> str:
+        """In a cluster, the scope of messages that belong to no conversation, such as those to owners. Else empty."""
+        return "" if self.shards is None else self.shards.home
+
+    @property
     def trouble(self) -> str | None:
         """The reason, for the operator, why the spool cannot be written; None if it can."""
         return None if self._writer.trouble is None else str(self._writer.trouble)
@@ -107,36 +140,102 @@ class Spool:
     def slow_commits(self) -> int:
         return self._writer.slow_commits
 
+    @property
+    def renewed_at(self) -> float:
+        """The monotonic time from which on the lease on a database holds for its whole duration."""
+        return self._writer.renewed_at
+
+    @property
+    def safe_seconds_left(self) -> float:
+        """For how long this node may still act, such as send a message. Then others may do it.
+
+        A process that was paused goes on where it was. So look at this right before what no two nodes may do.
+        """
+        return self.renewed_at + self.safe_seconds - monotonic()
+
+    def give_up(self, reason: str) -> None:
+        """Refuse everything from now on with `SpoolBroken`, also what waits for the database. The node has to end."""
+        self._writer.give_up(reason)
+        for reader in list(self.readers):
+            reader.abort()
+
     def busy_for(self) -> float:
         """Return for how many seconds the current transaction has been running."""
         return self._writer.busy_for()
 
-    async def commit(self, *operations: Operation, on_done: OnCommitted | None = None, max_delay: float = 0.0) -> None:
+    async def commit(
+        self,
+        *operations: Operation,
+        scope: str | None = None,
+        on_done: OnCommitted | None = None,
+        max_delay: float = 0.0,
+    ) -> None:
         """Store all operations or none. Returns when they will survive a power cut.
 
         Raises `CommitRefused` or `SpoolUnavailable` if nothing of this call was stored; after the latter it can be
         retried. After `SpoolBroken` only the next start can tell. On a full disk, calls with an `AddToInbox` are
-        refused first.
+        refused first. In a cluster, `HeldElsewhere` means that this node does not own the `scope`.
 
         `on_done` is called exactly once with the outcome, before any waiter, even if the caller was cancelled. With
         `max_delay` the writer may wait that many seconds for other calls to share the fsync with.
         """
+        if self.shared_facts and any(
+            isinstance(each, SetFact | TakeFact) and each.name.startswith(self.shared_facts) for each in operations
+        ):
+            operations = (*operations, WakeNodes())
 
         def apply(connection: Connection) -> None:
             for operation in operations:
                 operation.apply(connection)
 
         is_intake = AddToInbox in map(type, operations)
-        await self._writer.run(apply, is_intake=is_intake, on_done=on_done, max_delay=max_delay)
+        if self.shards is None:
+            await self._writer.run(apply, is_intake=is_intake, on_done=on_done, max_delay=max_delay)
+            return
+        arrivals = [each.arrival for each in operations if isinstance(each, MarkSeen)]
+        scopes = [each.scope for each in arrivals if each is not None and not each.position]
+        scopes += [each.scope for each in operations if isinstance(each, AddArrival)]
+        await self._writer.run(
+            apply,
+            is_intake=is_intake,
+            on_done=on_done if scope is None else self.shards.track(scope, on_done),
+            max_delay=max_delay,
+            check=None if scope is None else partial(self.shards.require, scope),
+            positions=tuple(map(shard_of, scopes)),
+            usage=tuple([(each.day, each.person, each.model) for each in operations if isinstance(each, AddUsage)]),
+        )
 
     async def drain(self) -> None:
         """Wait until all earlier calls are stored or refused and their `on_done` was called."""
         with suppress(SpoolUnavailable, SpoolBroken):
             await self.commit()
 
-    async def recover(self) -> RecoveredWork:
-        """Return the unfinished work. Rows that cannot be read become dead."""
-        return replace(await self._writer.run(queries.recover), damaged_file=self.damaged_file)
+    async def recover(self, shards: Sequence[int] | None = None) -> RecoveredWork:
+        """Return the unfinished work: all, or that of some shards. Rows that cannot be read become dead."""
+        found = await self._writer.run(partial(queries.recover, shards))
+        return replace(found, damaged_file=self.damaged_file)
+
+    async def unanswered(self, shards: Sequence[int]) -> list[InboxRow]:
+        """Return the messages of some shards that are waiting or being answered, oldest first."""
+        return await self._writer.run(partial(queries.unanswered, shards))
+
+    async def arrivals(self, after: Mapping[int, int], *, limit: int) -> list[ArrivalRow]:
+        """Return the first messages of some shards that other nodes have accepted, in their order.
+
+        `after` has the position of each shard behind which they are.
+        """
+        return await self._writer.run(partial(queries.arrivals, after, limit))
+
+    async def take_revived(self) -> list[OutboxRow]:
+        """Return the replies that a person has revived at any node of the cluster, and that this node has to send."""
+        return await self._writer.run(partial(queries.take_revived, self._shards() or []))
+
+    async def run(self, work: Callable[[Connection], _T], *, check: Callable[[], None] | None = None) -> _T:
+        """Run statements of the cluster in a transaction. They take effect in order with all commits.
+
+        `check` may raise an error just before the work is queued. Then nothing happens.
+        """
+        return await self._writer.run(work, check=check)
 
     async def unflushed_entries(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield the journaled transcript entries that no flush has written yet, by session and seq.
@@ -207,6 +306,25 @@ class Spool:
         """Return the facts whose names start with `prefix`."""
         return await self._writer.run(partial(queries.facts, prefix))
 
+    async def use_facts(self, prefix: str, use: Callable[[dict[str, str]], None]) -> None:
+        """Call `use` with the facts whose names start with `prefix`, in order with the `on_done` of all commits."""
+        found: dict[str, str] = {}
+        failures: list[Exception] = []
+
+        def read(connection: Connection) -> None:
+            found.update(queries.facts(prefix, connection))
+
+        def on_done(error: BaseException | None) -> None:
+            if error is None:
+                try:
+                    use(found)
+                except Exception as bug:  # noqa: BLE001 - raised below.
+                    failures.append(bug)
+
+        await self._writer.run(read, on_done=on_done)
+        if failures:
+            raise failures[0]
+
     async def listing(self, *, limit: int = _LISTING_LIMIT) -> SpoolListing:
         """Return dead messages and undelivered replies, oldest first."""
         return await self._writer.run(partial(queries.listing, limit))
@@ -224,15 +342,23 @@ class Spool:
         return await self._writer.run(partial(queries.reminders, scope))
 
     async def due_reminders(self, now: datetime, *, limit: int) -> list[ReminderRow]:
-        """Return the reminders that are due, earliest first. Rows that cannot be read are ended."""
-        return await self._writer.run(partial(queries.due_reminders, now, limit))
+        """Return the reminders that are due, earliest first. Rows that cannot be read are ended.
+
+        In a cluster, those of a shard that was taken over are due when its unfinished work was read: a message that is
+        committed before that would be sent twice.
+        """
+        return await self._writer.run(partial(queries.due_reminders, now, limit, self._shards()))
 
     async def recurring_reminders(self) -> list[ReminderRow]:
-        return await self._writer.run(queries.recurring_reminders)
+        return await self._writer.run(partial(queries.recurring_reminders, self._shards()))
 
     async def next_reminder(self) -> datetime | None:
         """Return when the next reminder is due, if there are any."""
-        return await self._writer.run(queries.next_reminder)
+        return await self._writer.run(partial(queries.next_reminder, self._shards()))
+
+    def _shards(self) -> list[int] | None:
+        """Return the shards that this node owns and has read; None without a cluster."""
+        return None if self.shards is None else sorted(self.shards.epochs.keys() - self.shards.loading)
 
     async def stats(self) -> Stats:
         return await self._writer.run(self._writer.stats)

@@ -9,7 +9,7 @@ from config import StorageEngine, StorageSettings
 from config.files import make_private_directory
 from gateway.data_dir import UNFINISHED_COPY_FILE, DataDirLock, unusable
 from gateway.database.lease import Holder
-from gateway.database.migrate import HEAD, current, ensure_current
+from gateway.database.migrate import HEAD, current, ensure_current, is_newer
 from gateway.database.postgres import PostgresConnection, connection_options, describe, summary
 from gateway.database.sqlite import SqliteReader, create_file, open_writer
 from gateway.errors import CannotStart, Refused
@@ -41,7 +41,13 @@ def open_copy_source(storage: StorageSettings, data_dir: Path) -> Iterator[Stora
             if not storage.path.exists():
                 raise CannotStart(f"The database {storage.path} does not exist, so there is nothing to copy.")
             _lock_folder(stack, storage.path.parent, data_dir)
-        if (found := current(storage)) != HEAD:
+        found = current(storage)
+        if is_newer(found):
+            raise CannotStart(
+                f"The database has schema {found} of a newer version, and this version knows {HEAD}. Run the command "
+                "with the newer version, so that it copies everything. Nothing was changed."
+            )
+        if found != HEAD:
             raise CannotStart(
                 f"The database has {f'schema {found}' if found else 'no tables'}, and this version needs {HEAD}. "
                 "Run `gatehouse db upgrade` first. Nothing was changed."

@@ -95,7 +95,7 @@ async def test_a_refused_commit_stores_nothing(spool: Spool) -> None:
     with pytest.raises(Duplicate):
         await spool.commit(SetFact(name="a", value="1"), take(), send(), accept())
     found = await spool.recover()
-    assert (found.facts, found.outbox, (await spool.stats()).seen) == ({}, (), 0)
+    assert (await spool.facts(), found.outbox, (await spool.stats()).seen) == ({}, (), 0)
 
 
 async def test_a_turn_and_a_key_can_be_added_once(spool: Spool) -> None:
@@ -230,7 +230,14 @@ async def test_the_newest_draft_of_a_turn_is_kept_until_it_is_deleted(spool: Spo
 async def test_facts_are_kept_until_they_are_deleted(spool: Spool, crash: Crash) -> None:
     await spool.commit(SetFact(name="restarted_by", value="ann"), SetFact(name="b", value="1"))
     await spool.commit(SetFact(name="restarted_by", value="bob"), SetFact(name="b", value=None))
-    assert (await (await crash()).recover()).facts == {"restarted_by": "bob"}
+    stored = await crash()
+    assert await stored.facts() == {"restarted_by": "bob"}
+
+
+async def test_facts_are_found_by_their_prefix(spool: Spool) -> None:
+    names = ["guests", "guests-", "guests/", "guests/in/ann", "guests/\u00fc", "guests/\U0010ffff", "guests0", "h"]
+    await spool.commit(*(SetFact(name=name, value="1") for name in names))
+    assert sorted(await spool.facts("guests/")) == ["guests/", "guests/in/ann", "guests/\u00fc", "guests/\U0010ffff"]
 
 
 async def test_unreadable_rows_become_dead_and_are_kept(spool: Spool, crash: Crash) -> None:

@@ -228,7 +228,7 @@ class Walk:
         assert [row.key for row in found.outbox] == [
             key for key in model.outbox if key in {r.key for r in found.outbox}
         ]
-        assert (set(found.drafts), found.facts) == (model.drafts, model.facts)
+        assert (set(found.drafts), await spool.facts()) == (model.drafts, model.facts)
         assert (await spool.stats()).seen == len(model.seen)
         noted = {(session, seq): line async for session, entries in spool.unflushed_entries() for seq, line in entries}
         assert noted == model.notes

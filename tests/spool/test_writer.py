@@ -84,8 +84,9 @@ async def test_a_refused_commit_does_not_affect_others_in_the_batch(spool: Spool
     assert isinstance(duplicate, Duplicate)
     assert isinstance(wrong, WrongState)
     assert isinstance(bug, UnicodeEncodeError)
-    found = await (await crash()).recover()
-    assert ([row.turn for row in found.inbox], found.facts) == (["t1", "t3"], {})
+    stored = await crash()
+    assert [row.turn for row in (await stored.recover()).inbox] == ["t1", "t3"]
+    assert await stored.facts() == {}
 
 
 async def test_commits_take_effect_in_the_order_of_calls(spool: Spool) -> None:
@@ -99,7 +100,7 @@ async def test_commits_take_effect_in_the_order_of_calls(spool: Spool) -> None:
 async def test_a_read_sees_earlier_commits(spool: Spool) -> None:
     commit = asyncio.ensure_future(spool.commit(SetFact(name="a", value="1")))
     await asyncio.sleep(0)
-    assert (await spool.recover()).facts == {"a": "1"}
+    assert await spool.facts() == {"a": "1"}
     assert commit.done()
 
 
@@ -194,7 +195,7 @@ async def test_whole_turns_of_many_chats_fit_into_one_batch(spool: Spool) -> Non
     found = await spool.recover()
     assert (found.inbox, found.outbox) == ((), ())
     assert await spool.delivered_ids(NOW) == {RECEIPT.message_id}
-    assert found.facts == dict.fromkeys(TURNS, "answered")
+    assert await spool.facts() == dict.fromkeys(TURNS, "answered")
 
 
 async def test_a_duplicate_in_a_large_batch_is_the_only_one_refused(spool: Spool) -> None:
