@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from gateway.aio import WorkerThread, finish_before_cancel
-from gateway.errors import Refused
+from gateway.errors import HeldElsewhere, Refused
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import parse_key
@@ -23,6 +23,7 @@ from gateway.sessions.state import SessionState
 from gateway.sessions.storage.archive import ArchivedSession, DamagedArchive
 from gateway.sessions.storage.interface import Arrival
 from gateway.sessions.store import SessionStore, Then
+from gateway.shards import shard_of
 from gateway.spool import Operation, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -187,7 +188,11 @@ class Archiver:
             if kept.key != key:
                 try:
                     await store.append(key, [used])
-                except (Refused, SpoolUnavailable) as error:  # It may be archived again sooner than others.
+                except (
+                    Refused,
+                    SpoolUnavailable,
+                    HeldElsewhere,
+                ) as error:  # It may be archived again sooner than others.
                     log.warning("restored_session_not_marked", session=key, reason=str(error))
         return moved
 
@@ -204,7 +209,8 @@ class Archiver:
 
     async def list(self, scope: str) -> builtins.list[ArchivedSession]:
         """Return the archived sessions of a scope, newest first."""
-        if not self._store.index[scope].archived:
+        is_known = self._store.shards is None or shard_of(scope) in self._store.shards
+        if is_known and not self._store.index[scope].archived:
             return []
         found = await self._reader.submit(self._store.storage.archive.in_scope, scope)
         return [session for session in found if self._store.index.find(session.key) is None]
@@ -245,8 +251,14 @@ class Archiver:
             raise Refused(f"This session can't be read from the archive: {error}.") from error
 
     async def expired(self, before: datetime) -> builtins.list[str]:
-        """Return keys of sessions that were archived before that time. Each call looks at the next files only."""
-        keys = await self._reader.submit(self._store.storage.archive.expired, before)
+        """Return keys of sessions that were archived before that time. Each call looks at the next files only.
+
+        A node of a cluster gets those of its own shards.
+        """
+        shards = self._store.shards
+        keys = await self._reader.submit(
+            self._store.storage.archive.expired, before, None if shards is None else sorted(shards)
+        )
         # A restored session may have left its copy behind, if the disk refused to delete it.
         return [key for key in keys if self._store.index.find(key) is None]
 

@@ -113,20 +113,36 @@ class SessionDirectory:
         return _ALL in self._complete and self._index.follower is self
 
     async def find(self, session_id: str) -> SessionMeta | None:
-        """Return the session with this id, unless it is archived."""
-        await self._build()
-        found = self._by_id.get(packed_id(session_id))
-        if found is None:
-            return None
-        metas = map(self._meta, sorted(found) if isinstance(found, set) else [found])
-        return next((meta for meta in metas if meta is not None and meta.id == session_id), None)
+        """Return the session with this id, unless it is archived. Raises `HeldElsewhere` if another node owns it."""
+        while True:
+            await self._build()
+            found = self._by_id.get(packed_id(session_id), set())
+            metas = map(self._meta, sorted(found) if isinstance(found, set) else [found])
+            meta = next((meta for meta in metas if meta is not None and meta.id == session_id), None)
+            if meta is not None:
+                self._require_scope(meta.scope)
+                return meta
+            additions = self._index.additions
+            await self._require_here(session_id)
+            if additions == self._index.additions:  # Otherwise this node has taken shards in the meantime.
+                return None
 
     async def find_archived(self, session_id: str) -> ArchivedSession | None:
-        """Return the archived session with this id. The first call reads a block of each archived file."""
+        """Return the archived session with this id. The first call reads a block of each archived file.
+
+        Raises `HeldElsewhere` if another node owns it.
+        """
+        await self._require_here(session_id)
         await self._build()  # From then on, sessions are archived with their ids.
         found = await self._reader.submit(self._store.storage.archive.find_by_id, session_id)
         # A restored session may have left its copy behind.
         return found if found is not None and self._index.find(found.key) is None else None
+
+    async def _require_here(self, session_id: str) -> None:
+        """Raise `HeldElsewhere` if another node of a cluster owns the session with this id."""
+
+    def _require_scope(self, scope: str) -> None:
+        """Raise `HeldElsewhere` if another node of a cluster owns the scope of a session in the index."""
 
     async def list(self, wanted: SessionFilter, *, limit: int, offset: int = 0) -> SessionPage:
         """Return the sessions that match, by descending time of creation. Those of the same time are in order of keys.
@@ -145,10 +161,15 @@ class SessionDirectory:
         wanted = SessionFilter(channels=frozenset({channel}), statuses=frozenset({status}))
         return sum(map(len, await self._matching(wanted.facets)))
 
+    async def total(self, channel: str, status: SessionStatus) -> int:
+        """Return the same as `count`, in a cluster for all nodes."""
+        return await self.count(channel, status)
+
     async def active(self, channel: str) -> builtins.list[SessionMeta]:
         """Return all sessions of a channel that have the status `active`, the newest first."""
         wanted = SessionFilter(channels=frozenset({channel}), statuses=frozenset({SessionStatus.ACTIVE}))
-        return (await self.list(wanted, limit=self._index.session_count)).sessions
+        # In a cluster, those of this node.
+        return (await SessionDirectory.list(self, wanted, limit=self._index.session_count)).sessions
 
     async def _matching(self, wanted: dict[int, frozenset[str]]) -> builtins.list[SortedRows]:
         """Return the groups of sessions with the wanted facets. A session is in one of them at most."""

@@ -103,14 +103,38 @@ class SessionIndex:
     def load(self, encoded: Mapping[str, EncodedScope], session_count: int) -> None:
         """Start from what recovery has found."""
         self.follower: IndexFollower | None = None
-        """Is told about changes until the next `load`, which may replace all sessions."""
+        """Is told about changes until the next `load` or `add`, which may change many sessions."""
         self.session_count = session_count
+        self.additions = 0
+        """How often `add` was called."""
         # Tens of thousands of scopes are common, and few are used at a time. JSON takes much less memory than objects.
         self._encoded = dict(encoded)
         self._decoded = BoundedDict[str, Scope](MAX_DECODED_SCOPES)
         # Scopes that differ from `_encoded`.
         self._changed: dict[str, Scope] = {}
         self._dropped: set[str] = set()
+
+    def add(self, encoded: Mapping[str, EncodedScope], session_count: int) -> None:
+        """Add scopes that a node of a cluster has taken over."""
+        self.forget(name for name in encoded if name in self._encoded or name in self._changed)
+        self._encoded.update(encoded)
+        self.session_count += session_count
+        self.follower = None
+        self.additions += 1
+
+    def forget(self, names: Iterable[str]) -> list[str]:
+        """Drop scopes from memory that another node of the cluster owns now. Return the keys of their sessions."""
+        keys: list[str] = []
+        for name in names:
+            scope = self.peek(name)
+            if self.follower is not None:
+                self.follower.scope_changed(scope, EMPTY_SCOPE)
+            self.session_count -= len(scope.sessions)
+            keys += scope.sessions
+            for scopes in (self._changed, self._decoded, self._encoded):
+                scopes.pop(name, None)
+            self._dropped.discard(name)
+        return keys
 
     def __iter__(self) -> Iterator[str]:
         return iter([name for name in {**self._encoded, **self._changed} if name not in self._dropped])

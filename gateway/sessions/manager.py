@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,6 +27,7 @@ from gateway.sessions.directory import SessionDirectory
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
 from gateway.sessions.history import VisibleLine
+from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.recovery import RecoveryReport
 from gateway.sessions.retention import (
@@ -41,18 +43,24 @@ from gateway.sessions.retention import (
     surplus_sessions,
 )
 from gateway.sessions.session import NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
+from gateway.sessions.shared_directory import SharedDirectory
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
+from gateway.sessions.storage.database import DatabaseStorage
 from gateway.sessions.storage.files import FileStorage
 from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.storage.journal import Journal
 from gateway.sessions.storage.search import SearchDeadline, SearchResult
 from gateway.sessions.storage.verify import VerifyReport
 from gateway.sessions.store import SessionStore, Then
+from gateway.shards import Shards
 from gateway.spool import Operation
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+
+# Scopes that are listed before other tasks may run.
+SCOPES_AT_ONCE = 50
 
 # Deleted sessions that are remembered, for turns that are still running in them.
 MAX_DELETED = 1000
@@ -74,6 +82,7 @@ class SessionManager:
         on_leaving: OnLeaving = ignore_leaving,
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
+        shards: Shards | None = None,
     ) -> None:
         # May be replaced at any time.
         self.settings = settings
@@ -89,7 +98,10 @@ class SessionManager:
         self._reader = WorkerThread("sessions-reader")
         self.archive = Archiver(self._store, self._reader)
         """Lists and restores archived sessions."""
+        self.shards = shards
         self.directory = SessionDirectory(self._store, self._reader)
+        if shards is not None and isinstance(storage, DatabaseStorage):
+            self.directory = SharedDirectory(self._store, self._reader, storage, shards)
         """Finds sessions of all scopes by their ids, and lists them by filters."""
         self._retention = Retention(self._store, self.archive, clock, on_leaving, remove_files)
 
@@ -103,16 +115,19 @@ class SessionManager:
         on_leaving: OnLeaving = ignore_leaving,
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
+        shards: Shards | None = None,
     ) -> SessionManager:
         """Open the sessions in a storage, or in the files of a folder. Raises `CannotStart` if they cannot be used.
 
         `on_leaving` is called with sessions that stop being used. `remove_files` deletes the attachments of a deleted
         session. `journal` makes every append durable; without it, entries survive a crash of the process but not a
-        power cut.
+        power cut. `shards` are those of this node of a cluster.
         """
         if isinstance(storage, Path):
             storage = FileStorage(storage)
-        manager = cls(storage, settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal)
+        manager = cls(
+            storage, settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal, shards=shards
+        )
         try:
             await manager._store.storage_thread.submit(storage.prepare)
         except CannotStart:
@@ -132,6 +147,25 @@ class SessionManager:
         await self._retention.delete_leftovers()
         log.info("sessions_recovered", **report.counts())
         return report
+
+    def require_here(self, scope: str) -> None:
+        """Raise `HeldElsewhere` if another node of a cluster owns a scope."""
+        if self.shards is not None:
+            self.shards.require_loaded(scope)
+
+    def watched(self, scope: str, on_moved: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `on_moved` if another node takes over a scope while inside. Raises as `require_here`."""
+        return nullcontext() if self.shards is None else self.shards.watched(scope, on_moved)
+
+    async def load_shards(self, shards: Sequence[int]) -> int:
+        """Read the sessions of shards that this node of a cluster has taken, and return how many they are."""
+        count = await self._store.load_shards(shards)
+        await self._retention.delete_leftovers()
+        return count
+
+    async def unload_shards(self, shards: Collection[int]) -> None:
+        """Forget the sessions of shards that this node of a cluster has given back."""
+        await self._store.unload_shards(shards)
 
     @property
     def storage(self) -> SessionStorage:
@@ -173,6 +207,30 @@ class SessionManager:
     def scopes(self) -> Iterator[str]:
         """Return the names of all scopes that exist now."""
         return iter(tuple(self._store.index))
+
+    async def everywhere(self, name: str | None = None) -> AsyncGenerator[Scope, None]:
+        """Yield all scopes, or the one of that name. In a cluster, those of all nodes as the database has them."""
+        if not isinstance(self.directory, SharedDirectory):
+            for number, each in enumerate(self.scopes() if name is None else [name]):
+                if number % SCOPES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                yield self._store.index[each]
+            return
+        scopes = self.directory.storage.scopes(self._clock(), name)
+        while found := await self.directory.submit(lambda: [*islice(scopes, SCOPES_AT_ONCE)]):
+            for _, scope in found:
+                yield scope
+
+    async def stored_keys(self) -> builtins.list[str]:
+        """Return the keys of all sessions of a cluster, also the archived ones."""
+        assert isinstance(self.directory, SharedDirectory), "only a cluster has other nodes"  # noqa: S101 - for mypy.
+        return await self.directory.submit(self.directory.storage.keys)
+
+    async def archived_scopes(self) -> builtins.list[str]:
+        """Return the scopes that have archived sessions, in a cluster those of all nodes."""
+        if isinstance(self.directory, SharedDirectory):
+            return await self.directory.submit(self.directory.storage.archived_scopes)
+        return self.archive.scopes()
 
     def next_number(self, scope: str) -> int:
         """Return the number that the next new session of a scope gets."""
@@ -478,7 +536,7 @@ class SessionManager:
         Raises `Refused` if that session exists already, belongs to another scope than `scope`, or is not a session. It
         becomes the active session only if its scope has none.
         """
-        return await transfer.import_lines(self._store, self._reader, scope, lines)
+        return await transfer.import_lines(self._store, self._reader, scope, lines, self.require_here)
 
     async def verify(self) -> VerifyReport:
         """Flush, then check index and transcripts. Before `recover`, check the files as the last run left them."""

@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from config import SessionSettings
-from gateway.errors import Refused
+from gateway.errors import HeldElsewhere, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import session
 from gateway.sessions.archiver import ArchivedCopy, Archiver
@@ -191,7 +191,7 @@ class Retention:
         for copy in await self.copy(surplus):
             try:
                 await self._archiver.archive(copy)
-            except (Refused, SpoolUnavailable) as error:
+            except (Refused, SpoolUnavailable, HeldElsewhere) as error:
                 log.warning("session_not_archived", session=copy.meta.key, reason=str(error))
             else:
                 pruned.append(copy.meta.key)
@@ -208,7 +208,7 @@ class Retention:
                 successor = await self._store.remove(
                     key, self._store.storage.removal_operations(key), partial(self._store.forget, key)
                 )
-            except (Refused, SpoolUnavailable) as error:
+            except (Refused, SpoolUnavailable, HeldElsewhere) as error:
                 log.warning("session_not_pruned", session=key, reason=str(error))
             else:
                 await self._store.flusher.delete_transcript(key, successor)
@@ -259,7 +259,7 @@ class Retention:
         if is_listed:
             successor = await self._store.remove(key, operations, committed)
         else:
-            await self._store.commit(operations, committed)
+            await self._store.commit(name, operations, committed)
         log.info("session_removed", session=key, why=why)
         await self._delete_files(key, successor)
 
@@ -348,6 +348,8 @@ async def _succeeds(work: Awaitable[object], key: str) -> bool:
     """Await one step of a sweep. One session that cannot be changed does not stop the sweep."""
     try:
         await work
+    except HeldElsewhere:  # Another node of the cluster sweeps it.
+        return False
     except Refused as refusal:
         log.warning("session_sweep_failed", session=key, reason=str(refusal))
         return False

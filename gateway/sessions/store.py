@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
+from itertools import islice
 
 import msgspec
 import structlog
 
 from gateway.aio import KeyedLocks, WorkerThread, finish_before_cancel
-from gateway.errors import Refused
+from gateway.errors import HeldElsewhere, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import session
 from gateway.sessions.cache import SessionCache
@@ -27,6 +28,7 @@ from gateway.sessions.storage.codec import stamp
 from gateway.sessions.storage.disk import LOST
 from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.storage.journal import Journal
+from gateway.shards import shard_of
 from gateway.spool import Operation, SpoolBroken, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -37,6 +39,9 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 # A checkpoint is written after so many entries or bytes, so that a read of the state never goes further back.
 CHECKPOINT_ENTRIES = 256
 CHECKPOINT_BYTES = 256 * 1024
+
+UNLOADED_PER_STEP = 1_000
+"""Scopes that a node of a cluster looks at before other tasks run. A step takes a few milliseconds."""
 
 # Called once the commit is done, even if the caller was cancelled.
 Then = Callable[[], None]
@@ -67,6 +72,8 @@ class SessionStore:
         self._appends = KeyedLocks()
         self._removal = asyncio.Lock()
         self._is_recovered = False
+        self.shards: set[int] | None = None
+        """In a cluster, the shards whose sessions are in memory."""
 
     async def close(self) -> None:
         """Flush, and end the threads."""
@@ -81,6 +88,38 @@ class SessionStore:
         self.flusher.stop()
         self.storage_thread.stop()
         self.storage.close()
+
+    async def load_shards(self, shards: Sequence[int]) -> int:
+        """Read the sessions of shards that this node of a cluster has taken. Returns how many they are.
+
+        Raises `SpoolUnavailable` if the database cannot answer now.
+        """
+        assert self._journal is not None, "a cluster has one"  # noqa: S101 - for mypy
+        deleted = [key for key in await self._journal.deletions() if shard_of(parse_key(key)[0]) in shards]
+        read = partial(self.storage.recover, self._clock(), frozenset(deleted), shards)
+        try:
+            recovered = await self.storage_thread.submit(read)
+        except OSError as error:  # The reader has a connection of its own, and reports its loss like a disk.
+            raise SpoolUnavailable(f"The sessions can't be read now: {error.strerror}.") from error
+        self.index.add(recovered.scopes, recovered.report.sessions)
+        self.shards = {*(self.shards or ()), *shards}
+        self.flusher.undeleted |= recovered.undeleted
+        self._is_recovered = True
+        return recovered.report.sessions
+
+    async def unload_shards(self, shards: Collection[int]) -> None:
+        """Forget the sessions of shards that this node does not own any more. Other tasks run between two steps."""
+        self.shards = {*(self.shards or ())} - {*shards}
+        names = iter(self.index.names())
+        while step := list(islice(names, UNLOADED_PER_STEP)):
+            for key in self.index.forget(name for name in step if shard_of(name) in shards):
+                self.cache.drop(key)
+                self.cache.damaged.pop(key, None)
+                self.cache.notices.pop(key, None)
+                self._feed.removed(key)
+            await asyncio.sleep(0)
+        for keys in (self.flusher.undeleted, self.flusher.unpurged):
+            keys.difference_update({key for key in keys if shard_of(parse_key(key)[0]) in shards})
 
     async def recover(self) -> RecoveryReport:
         """Append the entries that are only in the journal to their transcripts, then find all sessions."""
@@ -200,7 +239,7 @@ class SessionStore:
             if stamped:
                 changed = partial(self._advanced, key, stamped, len(data), created)
                 append = self.storage.append_operations(key, stamped[0].seq, lines, changed)
-            await self._journal.commit(*append, *also, on_done=apply)
+            await self._journal.commit(*append, *also, scope=parse_key(key)[0], on_done=apply)
             return
         self._apply(key, stamped, len(data), is_active=is_active, created=created)
         try:
@@ -231,12 +270,13 @@ class SessionStore:
         self.cache.drop(key)
         self._feed.removed(key)
 
-    async def commit(self, operations: Sequence[Operation], then: Then) -> None:
-        """Commit operations that belong to no entry. `then` is called after the commit."""
+    async def commit(self, scope: str, operations: Sequence[Operation], then: Then) -> None:
+        """Commit operations on a scope that belong to no entry. `then` is called after the commit."""
         if self._journal is None:
             then()
         else:
-            await self._journal.commit(*operations, on_done=lambda error: then() if error is None else None)
+            on_done = lambda error: then() if error is None else None  # noqa: E731 - it is no longer than this line.
+            await self._journal.commit(*operations, scope=scope, on_done=on_done)
 
     async def remove(
         self, key: str, operations: Sequence[Operation], then: Then, *, expected_seq: int | None = None
@@ -274,7 +314,7 @@ class SessionStore:
                         log.warning("highest_number_not_persisted", session=successor, reason=str(refusal))
                     else:
                         return successor
-            await self.commit(operations, then)
+            await self.commit(parse_key(key)[0], operations, then)
             return None
 
     def _apply(
@@ -320,7 +360,7 @@ class SessionStore:
                 # The checkpoint repeats the current summary, which `_checkpoint` looks for in the cache.
                 await self.cache.load(key, 1)
             await self._append(key, partial(self._checkpoint, key))
-        except (Refused, SpoolUnavailable) as refusal:
+        except (Refused, SpoolUnavailable, HeldElsewhere) as refusal:
             log.debug("checkpoint_not_written", session=key, reason=str(refusal))
 
     def _checkpoint(self, key: str) -> list[Entry]:

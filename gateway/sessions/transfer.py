@@ -1,13 +1,13 @@
 """Export and import of whole sessions, as the lines of their transcripts, also under another key; reading entries."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 
 import msgspec
 
 from gateway.aio import WorkerThread
-from gateway.errors import Refused
+from gateway.errors import HeldElsewhere, Refused
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.keys import parse_key
@@ -83,9 +83,13 @@ async def decoded(blocks: AsyncGenerator[bytes, None]) -> AsyncGenerator[Entry, 
 
 
 async def import_lines(
-    store: SessionStore, reader: WorkerThread, scope: str | None, lines: AsyncIterable[bytes]
+    store: SessionStore,
+    reader: WorkerThread,
+    scope: str | None,
+    lines: AsyncIterable[bytes],
+    require_here: Callable[[str], None],
 ) -> SessionMeta:
-    """Add a session from exported lines. Raises `Refused` if it does not fit here."""
+    """Add a session from exported lines. Raises `Refused` if it does not fit here, and the error of `require_here`."""
     store.require_recovery()
     arrival = await reader.submit(store.storage.open_import)
     try:
@@ -105,12 +109,16 @@ async def import_lines(
             raise Refused(f"This session belongs to another chat ({header.scope}), so it can't be imported here.")
         if key in before.sessions or key in store.flusher.undeleted:
             raise Refused(f"Session {header.number} already exists there. Delete it before you import this one.")
+        require_here(header.scope)
         # First the index, then the file: a session started in the meantime must not get the same number.
         store.index.update(key, state, is_active=before.active_session_key is None)
         try:
             if operations := store.storage.import_operations(key, state, arrival):
-                await store.commit(operations, lambda: None)
+                await store.commit(header.scope, operations, lambda: None)
             await store.storage_thread.submit(store.storage.place, key, arrival)
+        except HeldElsewhere:
+            store.index.remove(key)
+            raise
         except (OSError, SpoolUnavailable) as error:
             store.index.remove(key)
             store.cache.drop(key)

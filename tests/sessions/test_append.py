@@ -22,7 +22,12 @@ class SlowJournal:
         self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
         self.is_slow = False
 
-    async def commit(self, *_operations: Operation, on_done: OnCommitted | None = None) -> None:
+    async def commit(
+        self,
+        *_operations: Operation,
+        scope: str | None = None,  # noqa: ARG002 - there is one gateway only.
+        on_done: OnCommitted | None = None,
+    ) -> None:
         ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if on_done is not None:
             ending.add_done_callback(lambda ended: on_done(ended.exception()))

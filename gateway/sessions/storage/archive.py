@@ -197,7 +197,7 @@ class ArchiveFiles:
         """Return the names that the transcripts of all sessions had."""
         return [name.transcript for name in self.names()]
 
-    def expired(self, before: datetime) -> list[str]:
+    def expired(self, before: datetime, shards: object = None) -> list[str]:  # noqa: ARG002 - no cluster uses files.
         """Return keys of sessions that were archived before that time. Each call looks at the next files only."""
         if self._unswept is None:
             self._unswept = self.names()

@@ -5,7 +5,7 @@ or replayed. An archived session stays where it is: only its row says that it is
 """
 
 import errno
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from itertools import chain, groupby
@@ -24,7 +24,7 @@ from gateway.data_dir import unusable
 from gateway.database.connection import Cursor, Parameters
 from gateway.sessions import index, recovery
 from gateway.sessions.entries import Header
-from gateway.sessions.index import SessionIndex
+from gateway.sessions.index import Scope, SessionIndex
 from gateway.sessions.keys import file_name
 from gateway.sessions.recovery import Recovered, RecoveryReport
 from gateway.sessions.session import SessionMeta
@@ -78,6 +78,7 @@ _NEXT = """
     ) AS following WHERE session = ? AND seq <= ? ORDER BY seq
 """
 
+_ROWS_OF_SCOPE = "SELECT scope, number, key, archived_us, state FROM session WHERE scope = ? ORDER BY number"
 _ARCHIVED = "SELECT key, archived_us, archived_why, state FROM session WHERE archived_us IS NOT NULL"
 
 _decode_state = msgspec.json.Decoder(SessionState).decode
@@ -129,10 +130,11 @@ class RowArchive:
     def transcript_names(self) -> list[str]:
         return [file_name(key) for (key,) in self._rows.all("SELECT key FROM session WHERE archived_us IS NOT NULL")]
 
-    def expired(self, before: datetime) -> list[str]:
+    def expired(self, before: datetime, shards: Sequence[int] | None = None) -> list[str]:
+        condition, values = ("", ()) if shards is None else ("AND gatehouse_shard(scope) = ANY(?)", (shards,))
         found = self._rows.all(
-            "SELECT key FROM session WHERE archived_us < ? ORDER BY archived_us LIMIT ?",
-            (to_micros(before), EXPIRED_PER_SWEEP),
+            f"SELECT key FROM session WHERE archived_us < ? {condition} ORDER BY archived_us LIMIT ?",  # noqa: S608 - constants only
+            (to_micros(before), *values, EXPIRED_PER_SWEEP),
         )
         return [key for (key,) in found]
 
@@ -262,10 +264,44 @@ class DatabaseStorage:
     def replay(self, key: str, lines: JournalLines) -> int:  # noqa: ARG002 - nothing is journaled.
         return 0
 
-    def recover(self, now: datetime, deleted: frozenset[str]) -> Recovered:
+    def recover(self, now: datetime, deleted: frozenset[str], shards: Sequence[int] | None = None) -> Recovered:
         scopes: dict[str, bytes] = {}
-        session_count = repaired = 0
-        for scope, rows in groupby(self._session_rows(), key=itemgetter(0)):
+        session_count = 0
+        repaired: list[str] = []
+        rows = self._session_rows() if shards is None else chain(*map(self._session_rows_of, shards))
+        for name, scope in self._grouped(rows, now, repaired):
+            session_count += len(scope.sessions)
+            scopes[name] = index.encode_scope(scope)
+        return Recovered(
+            scopes=scopes,
+            undeleted=deleted,
+            is_index_outdated=False,
+            report=RecoveryReport(scopes=len(scopes), sessions=session_count, repaired=len(repaired)),
+        )
+
+    def scopes(self, now: datetime, name: str | None = None) -> Iterator[tuple[str, Scope]]:
+        """Yield all scopes, or the one of that name, also those of other nodes of a cluster."""
+        rows = self._session_rows() if name is None else self._rows.all(_ROWS_OF_SCOPE, (name,))
+        return self._grouped(rows, now, [])
+
+    def archived_scopes(self) -> list[str]:
+        """Return the scopes that have archived sessions, also those of other nodes of a cluster."""
+        return [
+            scope for (scope,) in self._rows.all("SELECT DISTINCT scope FROM session WHERE archived_us IS NOT NULL")
+        ]
+
+    def keys(self) -> list[str]:
+        """Return the keys of all sessions, also the archived ones, and those of other nodes of a cluster."""
+        return [row[2] for row in self._session_rows()]
+
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:  # Any: the types of the columns.
+        return self._rows.all(sql, parameters)
+
+    def _grouped(
+        self, found: Iterable[Any], now: datetime, repaired: list[str]
+    ) -> Iterator[tuple[str, Scope]]:  # Any: the types of the columns.
+        """Yield the scopes that rows of sessions belong to. Adds sessions without a readable state to `repaired`."""
+        for scope, rows in groupby(found, key=itemgetter(0)):
             sessions: dict[str, SessionState] = {}
             archived: list[int] = []
             for _, number, key, archived_at, stored in rows:
@@ -277,17 +313,10 @@ class DatabaseStorage:
                 except msgspec.DecodeError as error:
                     log.warning("session_state_rebuilt", session=key, reason=str(error))
                     sessions[key] = self._rebuilt_state(key)
-                    repaired += 1
-            session_count += len(sessions)
+                    repaired.append(key)
             # The states have the epochs and the highest number. So they tell which session is the active one.
             grouped = recovery.group_by_scope(sessions, {}, set(), {scope: archived} if archived else {}, now)
-            scopes |= {name: index.encode_scope(found) for name, found in grouped.items()}
-        return Recovered(
-            scopes=scopes,
-            undeleted=deleted,
-            is_index_outdated=False,
-            report=RecoveryReport(scopes=len(scopes), sessions=session_count, repaired=repaired),
-        )
+            yield from grouped.items()
 
     def _session_rows(self) -> Iterator[Any]:  # Any: the types of the columns.
         scope, number = "", 0
@@ -295,6 +324,16 @@ class DatabaseStorage:
             "SELECT scope, number, key, archived_us, state FROM session WHERE (scope, number) > (?, ?) "
             "ORDER BY scope, number LIMIT ?",
             (scope, number, SESSIONS_PER_STEP),
+        ):
+            yield from found
+            scope, number = found[-1][:2]
+
+    def _session_rows_of(self, shard: int) -> Iterator[Any]:  # Any: the types of the columns.
+        scope, number = "", 0
+        while found := self._rows.all(
+            "SELECT scope, number, key, archived_us, state FROM session "
+            "WHERE gatehouse_shard(scope) = ? AND (scope, number) > (?, ?) ORDER BY scope, number LIMIT ?",
+            (shard, scope, number, SESSIONS_PER_STEP),
         ):
             yield from found
             scope, number = found[-1][:2]

@@ -57,7 +57,9 @@ class FileStorage(Disk):
     def replay(self, key: str, lines: JournalLines) -> int:
         return replay(self, key, lines)
 
-    def recover(self, now: datetime, deleted: frozenset[str]) -> Recovered:
+    def recover(self, now: datetime, deleted: frozenset[str], shards: Sequence[int] | None = None) -> Recovered:
+        if shards is not None:
+            raise NotImplementedError("only a database can be shared by the nodes of a cluster")
         try:
             return recovery.recover(self, now, deleted)
         except OSError as error:

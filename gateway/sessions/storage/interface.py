@@ -61,8 +61,11 @@ class SessionArchive(Protocol):
     def transcript_names(self) -> list[str]:
         """Return the file names that the transcripts of all archived sessions have or had."""
 
-    def expired(self, before: datetime) -> list[str]:
-        """Return keys of sessions that were archived before that time. Each call looks at a limited number."""
+    def expired(self, before: datetime, shards: Sequence[int] | None = None) -> list[str]:
+        """Return keys of sessions that were archived before that time. Each call looks at a limited number.
+
+        In a cluster, only those of some `shards` are of interest.
+        """
 
     def delete(self, key: str) -> None:
         """Delete the copy of a session that is not archived: it was restored, or its archiving was given up."""
@@ -121,8 +124,8 @@ class SessionStorage(Protocol):
     def replay(self, key: str, lines: JournalLines) -> int:
         """Add the `lines` that the transcript lacks, and return how many they were."""
 
-    def recover(self, now: datetime, deleted: frozenset[str]) -> Recovered:
-        """Find all sessions. `deleted` has the keys of sessions whose deletion is not finished."""
+    def recover(self, now: datetime, deleted: frozenset[str], shards: Sequence[int] | None = None) -> Recovered:
+        """Find all sessions, or those of some shards. `deleted` has the keys of those with an unfinished deletion."""
 
     def append_operations(
         self, key: str, first_seq: int, lines: Sequence[bytes], state: Callable[[], SessionState]

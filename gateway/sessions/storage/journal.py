@@ -30,8 +30,13 @@ JournalLines = Sequence[tuple[int, bytes]]
 class Journal(Protocol):
     """Commits every entry, and the operations that belong to it, before its transcript is written."""
 
-    async def commit(self, *operations: Operation, on_done: OnCommitted | None = None) -> None:
-        """Return when they are durable. `on_done` is called once with the outcome, even if the caller was cancelled."""
+    async def commit(
+        self, *operations: Operation, scope: str | None = None, on_done: OnCommitted | None = None
+    ) -> None:
+        """Return when they are durable. `on_done` is called once with the outcome, even if the caller was cancelled.
+
+        Raises `HeldElsewhere` if this is a node of a cluster and does not own `scope`.
+        """
 
     def unflushed_entries(self) -> AsyncIterator[tuple[str, list[tuple[int, bytes]]]]:
         """Yield the entries that were not dropped yet, by session and seq."""

@@ -153,7 +153,12 @@ class InstantJournal:
     def __init__(self) -> None:
         self.dropped: dict[str, int] = {}
 
-    async def commit(self, *_operations: Operation, on_done: OnCommitted | None = None) -> None:
+    async def commit(
+        self,
+        *_operations: Operation,
+        scope: str | None = None,  # noqa: ARG002 - there is one gateway only.
+        on_done: OnCommitted | None = None,
+    ) -> None:
         if on_done is not None:
             on_done(None)
 
