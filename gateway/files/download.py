@@ -135,14 +135,13 @@ class AttachmentDownloads:
         if channel is None:
             raise Refused("its channel is no longer enabled")
         limit = self._live.settings.files.max_bytes
-        too_large = f"it is too large; the limit is {in_bytes(limit)}"
         if file.size > limit:
-            raise Refused(too_large)
+            raise Refused(f"it is too large; the limit is {in_bytes(limit)}")
         try:
             async with asyncio.timeout(self._live.settings.files.fetch_timeout):
                 return await self._fetch(channel, job, file, folder, name)
         except TooLarge as end:
-            raise Refused(too_large) from end
+            raise Refused(f"it is too large; the limit is {in_bytes(end.limit)}") from end
         except TimeoutError as end:
             raise Refused("the download timed out") from end
         except Undeliverable as refusal:
@@ -152,7 +151,7 @@ class AttachmentDownloads:
             raise Refused("its channel is not available now") from refusal
         except OSError as error:
             log.warning("attachment_not_stored", reason=error.strerror)
-            raise Refused("it couldn't be written to the disk") from error
+            raise Refused("it couldn't be stored") from error
 
     async def _fetch(self, channel: Channel, job: Job, file: Attachment, folder: str, name: str) -> StoredFile:
         """Fetch the file from the platform, or from the uploads if the channel has no platform to ask.

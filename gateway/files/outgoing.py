@@ -65,9 +65,9 @@ class OutgoingFiles:
                     content,
                     limit=self.settings.max_bytes,
                 )
-        except TooLarge:
+        except TooLarge as end:
             self.count -= 1
-            raise Refused(f"it is too large; the limit is {in_bytes(self.settings.max_bytes)}") from None
+            raise Refused(f"it is too large; the limit is {in_bytes(end.limit)}") from None
         await self.store.require_session(self.job.session, kept, self.sessions)
         kind = media_type(await self.store.read(kept.ref, HEAD), mimetypes.guess_type(label)[0] or "")
         self.new.append(Enclosure(name=label, media_type=kind, size=kept.size, ref=kept.ref))

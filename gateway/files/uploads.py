@@ -18,6 +18,7 @@ from gateway.http.responses import HttpError
 from gateway.text.plain import in_bytes
 
 UNSENT_KEPT_FOR = timedelta(days=1)
+_SWEEP_INTERVAL = timedelta(hours=1)
 _BLOCK_SIZE = 1 << 16
 
 
@@ -28,6 +29,7 @@ class FileRoutes:
         self._store = store
         self._max_bytes = max_bytes
         self._now = now
+        self._next_sweep: datetime | None = None
 
     def routes(self) -> list[Route]:
         return [
@@ -36,8 +38,13 @@ class FileRoutes:
         ]
 
     async def tidy(self) -> None:
-        """Delete uploads that were never sent."""
-        await self._store.drop_older(UPLOADS, (self._now() - UNSENT_KEPT_FOR).timestamp())
+        """Delete uploads that were never sent. The shared storage is asked once an hour."""
+        now = self._now()
+        before = (now - UNSENT_KEPT_FOR).timestamp()
+        await self._store.drop_older(UPLOADS, before)
+        if self._next_sweep is None or now >= self._next_sweep:
+            self._next_sweep = now + _SWEEP_INTERVAL
+            await self._store.sweep(before)
 
     async def _upload(self, request: web.Request, _: Caller) -> web.StreamResponse:
         """Store the body as a file. The answer has the fields of an attachment for the next message."""
@@ -46,7 +53,7 @@ class FileRoutes:
     async def receive(self, request: web.Request) -> Attachment:
         """Store the body of a request as a file, under the name in its query."""
         if (request.content_length or 0) > self._max_bytes():
-            raise self._too_large()
+            raise _too_large(self._max_bytes())
         chunks = request.content.iter_chunked(_BLOCK_SIZE)
         return await self.keep(request.query.get("name", ""), chunks)
 
@@ -55,10 +62,10 @@ class FileRoutes:
         name = safe_name(name)
         try:
             kept = await self._store.keep(UPLOADS, f"{token_hex(16)}-{name}", chunks, limit=self._max_bytes())
-        except TooLarge:
-            raise self._too_large() from None
+        except TooLarge as end:
+            raise _too_large(end.limit) from None
         except OSError as error:
-            raise Refused("The file couldn't be written to the disk.") from error
+            raise Refused("The file couldn't be stored. Please try again later.") from error
         return await self._describe(kept, name)
 
     async def find(self, ref: str, name: str) -> Attachment:
@@ -82,10 +89,6 @@ class FileRoutes:
             ref=kept.ref.removeprefix(f"{UPLOADS}/"), name=name, size=kept.size, media_type=kind, kind=attachment_kind
         )
 
-    def _too_large(self) -> HttpError:
-        sentence = f"The file is too large. The limit is {in_bytes(self._max_bytes())}."
-        return HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
-
     async def _download(self, request: web.Request, _: Caller) -> web.StreamResponse:
         ref = f"{request.match_info['folder']}/{request.match_info['name']}"
         return await self.send(ref, request.query.get("name", "") or request.match_info["name"])
@@ -104,3 +107,8 @@ class FileRoutes:
                 "Content-Type": "application/octet-stream",
             },
         )
+
+
+def _too_large(limit: int) -> HttpError:
+    sentence = f"The file is too large. The limit is {in_bytes(limit)}."
+    return HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
