@@ -22,8 +22,11 @@ from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import FRAME_TIMEOUT, ListedSession, LocalArchive
 from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
 from gateway.errors import Refused
+from gateway.files.shared import shared_files
 from gateway.files.store import FileStore
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
+from gateway.sessions.entries import Header
+from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.transfer import split_lines
 from gateway.spool import Spool
@@ -60,9 +63,13 @@ class RemoteArchive:
         return self._stream("transcript", {"key": key})
 
     async def import_session(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
-        async with await self._control.websocket("/sessions/import") as socket:
+        parts = aiter(blocks)
+        first = await anext(parts, b"")
+        async with await self._control.websocket(f"/sessions/import{_key_of(first)}") as socket:
             try:
-                async for block in blocks:
+                if first:
+                    await socket.send_bytes(first)
+                async for block in parts:
                     await socket.send_bytes(block)
                 await socket.send_str(json.dumps({"end": True}))
             except ConnectionError:
@@ -99,6 +106,15 @@ class RemoteArchive:
         return receive_stream(self._control, f"/sessions/{resource}?{urlencode(query, quote_via=quote)}")
 
 
+def _key_of(block: bytes) -> str:
+    """Return a query with the key of the session that begins with this block. In a cluster, its node imports it."""
+    try:
+        header = decode(block.partition(b"\n")[0])
+    except DamagedEntry:  # The gateway says what is wrong with it.
+        return ""
+    return f"?{urlencode({'key': header.key}, quote_via=quote)}" if isinstance(header, Header) else ""
+
+
 Archive: TypeAlias = LocalArchive | RemoteArchive
 
 
@@ -123,7 +139,9 @@ async def open_local_archive(settings: Settings, *, as_found: bool = False) -> A
     async with open_stores(settings, as_found=as_found) as (manager, spool):
         mover = None
         if spool is not None:
-            files = FileStore(settings.gateway.data_dir / "files", settings.files.max_stored_bytes)
+            files = FileStore(
+                settings.gateway.data_dir / "files", settings.files.max_stored_bytes, shared_files(settings)
+            )
             mover = SessionMover(lambda: settings, manager, spool, files)
         yield LocalArchive(manager, mover)
 
@@ -143,7 +161,7 @@ async def open_stores(
         storage: SessionStorage | Path = directory / "sessions"
         if not as_found or settings.storage.engine is not StorageEngine.FILES:
             spool, storage = await stack.enter_async_context(open_storage(settings))
-        files = FileStore(directory / "files", settings.files.max_stored_bytes)
+        files = FileStore(directory / "files", settings.files.max_stored_bytes, shared_files(settings))
         if not as_found:
             await files.open()
         manager = await SessionManager.open(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
@@ -76,6 +77,9 @@ class ControlClient:
         try:
             return await self._opened().ws_connect(path)
         except aiohttp.WSServerHandshakeError as error:
+            if error.status in {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE}:
+                # In a cluster, another node may be about to take over the conversation. It is worth another attempt.
+                raise GatehouseError("The gateway can't serve this conversation right now.") from error
             raise Refused(
                 f"The gateway refused {path} (HTTP status {error.status}). Is it the same version as this command?"
             ) from error

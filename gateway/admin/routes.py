@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PAIRING_ACTIONS = ("approve", "deny", "revoke")
+STORAGE_TIMEOUT = 60.0
+"""Seconds for the checks of the database and the cluster."""
 DOCTOR_TIMEOUT = 180.0
 """Seconds for all checks of `/doctor` together. Each call to a peer has its own, shorter deadline."""
 
@@ -72,7 +74,7 @@ def spool_routes(spool: Spool, delivery: Delivery) -> list[Route]:
 
     async def retry(request: web.Request, _: Caller) -> web.StreamResponse:
         revived = await retry_dead_replies(spool, (await request.json()).get("key"))
-        for row in revived:
+        for row in revived if spool.shards is None else await spool.take_revived():
             delivery.enqueue(row)
         return web.json_response({"revived": [row.key for row in revived]})
 
@@ -124,7 +126,8 @@ async def retry_dead_replies(spool: Spool, key: object) -> list[OutboxRow]:
     if key is not None and not chosen:
         raise Refused("No failed reply has this key. `gatehouse spool` lists the failed replies.")
     if chosen:
-        await spool.commit(*(RetryDead(key=row.key) for row in chosen))
+        at_owner = spool.shards is not None
+        await spool.commit(*(RetryDead(key=row.key, at_owner=at_owner) for row in chosen))
     return [replace(row, state=OutboxState.PENDING) for row in chosen]
 
 
@@ -209,6 +212,15 @@ def doctor_routes(
         findings = [*await check_peers(settings(), channels, DEADLINE), *check_mcp(mcp)]
         return web.json_response({"findings": [as_json(finding) for finding in findings]})
 
+    async def examine_storage(_request: web.Request, _: Caller) -> web.StreamResponse:
+        from gateway.doctor.cluster import check_cluster  # noqa: PLC0415 - as above.
+        from gateway.doctor.database import check_database  # noqa: PLC0415 - as above.
+        from gateway.doctor.finding import as_json  # noqa: PLC0415 - as above.
+
+        database = await asyncio.to_thread(check_database, settings().storage)
+        findings = [*database, *await check_cluster(settings())]
+        return web.json_response({"findings": [as_json(finding) for finding in findings]})
+
     async def examine_config(_request: web.Request, _: Caller) -> web.StreamResponse:
         if check_config is None:
             raise Refused("This gateway belongs to `gatehouse chat`, which doesn't check the configuration.")
@@ -216,6 +228,13 @@ def doctor_routes(
 
     return [
         Route(method="POST", path="/doctor", access=Access.CONTROL, handle=examine, deadline=DOCTOR_TIMEOUT),
+        Route(
+            method="POST",
+            path="/doctor/storage",
+            access=Access.CONTROL,
+            handle=examine_storage,
+            deadline=STORAGE_TIMEOUT,
+        ),
         Route(method="POST", path="/config/check", access=Access.CONTROL, handle=examine_config),
     ]
 

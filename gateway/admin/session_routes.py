@@ -7,7 +7,8 @@ or a file, cut anywhere; an empty frame is a keepalive. A text frame comes last,
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,16 +17,14 @@ from msgspec import Struct
 
 from gateway.admin.session_move import SessionMover, scope_of
 from gateway.contract import Access, Caller, Route
-from gateway.errors import Refused
+from gateway.errors import HeldElsewhere, Refused
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.sessions.keys import parse_key
+from gateway.sessions.session import meta_of
 from gateway.sessions.transfer import join_into_blocks
 
 FRAME_TIMEOUT = 60.0
 """Seconds that the client and the daemon each wait for the other's next WebSocket frame."""
-
-_SCOPES_AT_ONCE = 50
-"""Scopes that `LocalArchive.sessions` lists before it lets other tasks run."""
 
 
 class ListedSession(Struct, frozen=True, kw_only=True):
@@ -55,17 +54,24 @@ class LocalArchive:
     ) -> AsyncGenerator[ListedSession, None]:
         """Yield the sessions of one scope, or of all. The sessions of a scope come together, newest first."""
         if are_archived:
-            for name in self._manager.archive.scopes() if scope is None else [scope]:
+            for name in await self._manager.archived_scopes() if scope is None else [scope]:
                 for archived in await self._manager.archive.list(name):
                     yield ListedSession(meta=archived.meta, is_active=False, is_archived=True)
             return
-        names = self._manager.scopes() if scope is None else iter([scope])
-        for number, name in enumerate(names):
-            if number % _SCOPES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            active = self._manager.active(name)
-            for meta in self._manager.list(name):
-                yield ListedSession(meta=meta, is_active=active is not None and meta.key == active.key)
+        async with aclosing(self._manager.everywhere(scope)) as scopes:
+            async for found in scopes:
+                for key in found.ordered_sessions:
+                    meta = meta_of(key, found.sessions[key])
+                    yield ListedSession(meta=meta, is_active=key == found.active_session_key)
+
+    def require_here(self, key: str) -> None:
+        """Raise `HeldElsewhere` if another node of a cluster owns the session."""
+        _check_key(key)
+        self._manager.require_here(parse_key(key)[0])
+
+    def require_scope(self, scope: str) -> None:
+        """Raise `HeldElsewhere` if another node of a cluster owns the scope."""
+        self._manager.require_here(scope_of(scope))
 
     async def lines(self, key: str, limit: int) -> list[VisibleLine]:
         """Return the last `limit` messages that a person sees, oldest first."""
@@ -92,13 +98,25 @@ class LocalArchive:
     async def move(self, key: str, scope: str, *, activates: bool = False) -> SessionMeta:
         """Move a session to another scope, where it gets the next free number."""
         await self._require_session(key, may_be_archived=True)
+        self._require_target(scope)
         with _refuse_os_errors("Can't move the session"):
             return await self._require_mover().move(key, scope_of(scope), activates=activates)
 
     async def move_belongings(self, source: str, target: str) -> list[str]:
         """Move what belongs to a scope and not to one session. Return sentences about what stays."""
+        self.require_scope(source)
+        self._require_target(target)
         with _refuse_os_errors("Can't move the notes or the workspace"):
             return await self._require_mover().move_belongings(scope_of(source), scope_of(target))
+
+    def _require_target(self, scope: str) -> None:
+        try:
+            self.require_scope(scope)
+        except HeldElsewhere as error:
+            raise Refused(
+                f"Two nodes of the cluster serve this session and the scope {scope}, so it can't be moved now. "
+                "Stop all nodes but one, and try again."
+            ) from error
 
     def _require_mover(self) -> SessionMover:
         if self._mover is None:
@@ -107,7 +125,7 @@ class LocalArchive:
 
     async def restore(self, key: str) -> SessionMeta:
         """Bring a session back from the archive."""
-        _check_key(key)
+        self.require_here(key)
         archived = await self._manager.archive.find(key)
         if archived is None:
             raise Refused("This session is not in the archive. `gatehouse sessions list --archived` shows those.")
@@ -118,7 +136,7 @@ class LocalArchive:
             return await self._manager.verify()
 
     async def _require_session(self, key: str, *, may_be_archived: bool = False) -> None:
-        _check_key(key)
+        self.require_here(key)
         if self._manager.find(key) is None and not (may_be_archived and await self._manager.archive.is_archived(key)):
             raise Refused("This session doesn't exist. `gatehouse sessions list` shows all sessions.")
 
@@ -145,6 +163,8 @@ _T = TypeVar("_T")
 
 
 def session_routes(archive: LocalArchive) -> list[Route]:
+    """Return the routes. In a cluster, they raise `HeldElsewhere` before they open a WebSocket."""
+    require_here = partial(_require_here, archive)
 
     async def list_sessions(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         async for listed in archive.sessions(query.get("scope"), are_archived="archived" in query):
@@ -166,6 +186,8 @@ def session_routes(archive: LocalArchive) -> list[Route]:
         return await _run_websocket(request, talk)
 
     async def import_session(request: web.Request, _: Caller) -> web.StreamResponse:
+        require_here(request.query)
+
         async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
             async with aclosing(_receive_blocks(socket)) as blocks:
                 meta = await _with_keepalive(socket, archive.import_session(blocks))
@@ -174,6 +196,8 @@ def session_routes(archive: LocalArchive) -> list[Route]:
         return await _run_websocket(request, talk)
 
     async def move(request: web.Request, _: Caller) -> web.StreamResponse:
+        require_here(request.query)
+
         async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
             key, scope = required_text(request.query, "key"), required_text(request.query, "scope")
             activates = "activates" in request.query
@@ -183,6 +207,8 @@ def session_routes(archive: LocalArchive) -> list[Route]:
         return await _run_websocket(request, talk)
 
     async def move_belongings(request: web.Request, _: Caller) -> web.StreamResponse:
+        require_here({"scope": request.query.get("source", "")})
+
         async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
             source, target = required_text(request.query, "source"), required_text(request.query, "target")
             return {"left": await _with_keepalive(socket, archive.move_belongings(source, target))}
@@ -198,9 +224,9 @@ def session_routes(archive: LocalArchive) -> list[Route]:
         return web.json_response({"session": msgspec.to_builtins(meta)})
 
     return [
-        stream_route("/sessions/list", list_sessions),
-        stream_route("/sessions/lines", read_lines),
-        stream_route("/sessions/transcript", lambda query: archive.export(required_text(query, "key"))),
+        stream_route("/sessions/list", list_sessions, require_here),
+        stream_route("/sessions/lines", read_lines, require_here),
+        stream_route("/sessions/transcript", lambda query: archive.export(required_text(query, "key")), require_here),
         Route(method="GET", path="/sessions/verify", access=Access.CONTROL, handle=verify),
         Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=import_session),
         Route(method="GET", path="/sessions/move", access=Access.CONTROL, handle=move),
@@ -210,10 +236,25 @@ def session_routes(archive: LocalArchive) -> list[Route]:
     ]
 
 
-def stream_route(path: str, produce: Callable[[Mapping[str, str]], AsyncGenerator[bytes, None]]) -> Route:
-    """Return a route that sends everything that `produce` yields for a query."""
+def _require_here(archive: LocalArchive, query: Mapping[str, str]) -> None:
+    """Raise `HeldElsewhere` if another node of a cluster owns the session or the scope that a query names."""
+    with suppress(Refused):  # The handler tells the client what is wrong.
+        if "key" in query:
+            archive.require_here(query["key"])
+        elif "scope" in query:
+            archive.require_scope(query["scope"])
+
+
+def stream_route(
+    path: str,
+    produce: Callable[[Mapping[str, str]], AsyncGenerator[bytes, None]],
+    require: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> Route:
+    """Return a route that sends everything that `produce` yields for a query. `require` may raise an error before."""
 
     async def handle(request: web.Request, _: Caller) -> web.StreamResponse:
+        require(request.query)
+
         async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
             async with aclosing(produce(request.query)) as pieces:
                 async for block in join_into_blocks(pieces):
@@ -235,12 +276,12 @@ def required_text(given: Mapping[str, object], name: str) -> str:
 async def _run_websocket(
     request: web.Request, talk: Callable[[web.WebSocketResponse], Awaitable[dict[str, object]]]
 ) -> web.StreamResponse:
-    """Open a WebSocket, run `talk`, and send its result or the message of its `Refused` as the last frame."""
+    """Open a WebSocket, run `talk`, and send its result or the message of its error as the last frame."""
     socket = web.WebSocketResponse(compress=False)
     await socket.prepare(request)
     try:
         outcome = await talk(socket)
-    except Refused as refusal:
+    except (Refused, HeldElsewhere) as refusal:
         outcome = {"error": str(refusal)}
     except ConnectionError:
         return socket  # The client has gone, or the daemon is shutting down.

@@ -232,7 +232,8 @@ class EventStreams:
         if (transport := request.transport) is None:
             raise ConnectionResetError("The client has gone.")
         reader = ReaderStream(transport, position, is_chunked=response.chunked)
-        with self._joined(session, reader) as events:
+        # When another node of a cluster takes over, the client connects again, and is forwarded to that node.
+        with self._sessions.watched(session.scope, reader.close), self._joined(session, reader) as events:
             try:
                 await _send(request, response, b"retry: 1000\n\n")  # The header is sent with it.
                 while not reader.is_closed and may_go_on():
@@ -280,8 +281,9 @@ class EventStreams:
                     return
         except Refused:  # It cannot be read any more.
             log.warning("event_stream_ended", session=session.key)
-        await _send(request, response, sse("gone", {}))
-        reader.close()
+        if not reader.is_closed:
+            await _send(request, response, sse("gone", {}))
+            reader.close()
 
     @contextmanager
     def _joined(self, session: SessionMeta, reader: ReaderStream) -> Iterator[SessionEvents]:

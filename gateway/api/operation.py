@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from gateway.contract import Access, Caller, Route, TokenScope
 from gateway.errors import NotAccepted
+from gateway.http.forwarding import IDEMPOTENCY_KEY
 from gateway.http.responses import HttpError
 from gateway.spool import SpoolUnavailable
 
@@ -98,6 +99,7 @@ class ApiOperation:
             takes_file=self.takes_file,
             deadline=self.deadline,
             is_stream=self.is_stream,
+            takes_key=IDEMPOTENCY_KEY in self.headers,
         )
 
     async def _respond(self, request: web.Request, caller: Caller) -> web.StreamResponse:

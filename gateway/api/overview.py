@@ -98,7 +98,7 @@ class Overview:
             ready=health.ready,
             # The reasons name folders and platforms, which are the operator's business.
             troubles=list(health.troubles) if call.caller.may(TokenScope.ADMIN) else [],
-            active_sessions=await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE),
+            active_sessions=await self._sessions.directory.total(API_CHANNEL, SessionStatus.ACTIVE),
             max_active_sessions=self._live.settings.api.max_active_sessions,
             running_turns=self._lanes.running,
             waiting_messages=self._lanes.waiting,
@@ -113,7 +113,8 @@ async def repo_info(repos: Repositories, repo_id: str, *, is_git: bool) -> t.Rep
     repo = repos.find(repo_id)
     if repo is None:
         return t.RepoInfo(id=repo_id, name=repo_id, trouble="it is no longer configured")
-    trouble = await asyncio.to_thread(repos.find_trouble, repo, is_git=is_git)
+    if (trouble := repos.describe_elsewhere(repo)) is None:
+        trouble = await asyncio.to_thread(repos.find_trouble, repo, is_git=is_git)
     return t.RepoInfo(id=repo_id, name=repo.name, trouble=trouble)
 
 

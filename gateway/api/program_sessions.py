@@ -16,12 +16,13 @@ from gateway.aio import finish_before_cancel
 from gateway.api.operation import invalid
 from gateway.commands.turns import DroppedJobs
 from gateway.contract import Address, Caller, Outbound, PeerKind, TokenScope
-from gateway.errors import GatehouseError, Refused, Transient
+from gateway.errors import GatehouseError, HeldElsewhere, Refused, Transient
 from gateway.http.responses import HttpError
 from gateway.inbound.intake import Intake
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
+from gateway.placement import Placement
 from gateway.repos.repositories import Repositories
 from gateway.routing import DEFAULT_AGENT, program_scope
 from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus, entries
@@ -35,6 +36,8 @@ IDLE_CHECK_INTERVAL = 10.0
 RETRY_WHEN_FULL = 60
 """Seconds after which a program may try again to start a session, when too many are active."""
 REQUESTED = "requested"
+SCOPES_TRIED = 1_000
+"""Scopes of a new session that are tried for one whose shard needs no labels that this node lacks."""
 NOTHING = "/"
 """No name contains a slash, so a filter with this name finds nothing."""
 
@@ -52,6 +55,7 @@ class ProgramSessions:
         delivery: Delivery,
         intake: Intake,
         repos: Repositories,
+        placement: Placement,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -61,8 +65,10 @@ class ProgramSessions:
         self._delivery = delivery
         self._intake = intake
         self._repos = repos
+        self._placement = placement
         self._now = now
-        # The number of active sessions is checked and changed by one program at a time.
+        # The number of active sessions is checked and changed by one program at a time. In a cluster, each node may
+        # start one session too many in the milliseconds between another node's check and its commit.
         self._starting = asyncio.Lock()
 
     def may_see(self, caller: Caller, session: SessionMeta) -> bool:
@@ -117,14 +123,16 @@ class ProgramSessions:
     ) -> SessionMeta:
         """Start a session with a scope of its own. Raises `HttpError` if it may not be started."""
         agent, repo = self._allowed(caller, agent, repo)
+        self._placement.require_anywhere(self._placement.needed(agent, repo))
         opening: list[Entry] = []
         if repo is not None:
             await self.check_repo(repo, agent, caller)
             opening = [entries.Workspace(value=repo)]
         async with self.room() as active:
-            session_id = str(uuid4())
+            session_id, scope = self._new_scope(agent, self._placement.needed(agent, repo))
+            await self.require_labels(scope, agent, repo)
             session = await self._sessions.start_new(
-                program_scope(agent, API_CHANNEL, session_id).scope,
+                scope,
                 agent=agent,
                 origin=Address(channel=API_CHANNEL, kind=PeerKind.DIRECT, peer=session_id),
                 title=title,
@@ -134,12 +142,30 @@ class ProgramSessions:
         log.info("api_session_started", session=session.key, by=caller.name, repo=repo, active=active + 1)
         return session
 
+    def _new_scope(self, agent: str, needed: frozenset[str]) -> tuple[str, str]:
+        """Return a new id, and the scope of the session with that id.
+
+        A node of a cluster owns that scope, and keeps it if it can.
+        """
+        shards = self._spool.shards
+        tries = 0
+        while True:
+            session_id = str(uuid4())
+            scope = program_scope(agent, API_CHANNEL, session_id).scope
+            if shards is None:
+                return session_id, scope
+            tries += 1
+            if shards.serves(scope) and (tries > SCOPES_TRIED or self._placement.keeps(scope, needed)):
+                return session_id, scope
+            if not shards.epochs.keys() - shards.loading - shards.leaving:
+                raise HeldElsewhere(scope)
+
     @asynccontextmanager
     async def room(self) -> AsyncIterator[int]:
         """Yield how many sessions are active, while one more may become active. Raises a 429 if none may."""
         async with self._starting:
             limit = self._live.settings.api.max_active_sessions
-            active = await self._sessions.directory.count(API_CHANNEL, SessionStatus.ACTIVE)
+            active = await self._sessions.directory.total(API_CHANNEL, SessionStatus.ACTIVE)
             if active >= limit:
                 log.warning("api_session_limit_reached", active=active, limit=limit)
                 raise HttpError(
@@ -175,6 +201,10 @@ class ProgramSessions:
             await self._repos.check(repo_id, by=caller.name, is_git=self._repos.is_coding_agent(agent))
         except Refused as refusal:
             raise invalid(f"{refusal} GET /api/repos lists repositories.") from refusal
+
+    async def require_labels(self, scope: str, agent: str, repo: str | None) -> None:
+        """Let only nodes own a scope from now on that have the labels of a new session. Raises as `require_now`."""
+        await self._placement.require_now(scope, self._placement.needed(agent, repo))
 
     @asynccontextmanager
     async def changing(self, session: SessionMeta) -> AsyncIterator[SessionMeta]:
@@ -212,12 +242,12 @@ class ProgramSessions:
     async def _cancel(self, session: SessionMeta, *, by: str) -> SessionMeta:
         reason = f"The session was cancelled by {by}."
         # Empty the lane first. Otherwise the end of the stopped turn would start the next prompt.
-        dropped = DroppedJobs(self._spool, [(self._lanes, session.key)])
+        dropped = DroppedJobs(self._spool, [(self._lanes, session.key)], scope=session.scope)
         answer = dropped.answer("", None, reason="its session was cancelled")
         notices = [
             part
             for message in answer.other_chats
-            for part in self._delivery.compose(message, key=f"notice-{uuid4().hex}")
+            for part in self._delivery.compose(message, key=f"notice-{uuid4().hex}", scope=session.scope)
         ]
         ending: list[Entry] = [
             entries.System(content=reason),
@@ -239,6 +269,7 @@ class ProgramSessions:
         async with self.changing(session) as current:
             if current.status is SessionStatus.ERROR:
                 raise Refused("This session is in error, so it can only be read.")
+            await self.require_labels(current.scope, current.agent, current.repo)
             if current.repo:
                 is_git = self._repos.is_coding_agent(current.agent)
                 await self._repos.check(current.repo, by="the resume of a session", is_git=is_git)
@@ -258,17 +289,22 @@ class ProgramSessions:
                 await self._sessions.append(found.key, [reason])
         except Refused:  # The session was deleted, or cannot be read.
             log.info("notice_not_recorded", session=found.key)
-        except SpoolUnavailable as error:
+        except (SpoolUnavailable, HeldElsewhere) as error:
             raise Transient(str(error)) from error
 
     async def run(self) -> None:
         """Complete idle sessions until cancelled."""
         # The directory takes memory for every session. It is not built before a program has started one.
-        has_sessions = any(f":{API_CHANNEL}:" in scope for scope in self._sessions.scopes())
+        has_sessions = self._has_sessions()
         while True:
             if has_sessions or self._sessions.directory.is_built:
                 await self.complete_idle()
             await asyncio.sleep(IDLE_CHECK_INTERVAL)
+            if self._spool.shards is not None:  # This node may have taken over some.
+                has_sessions = self._has_sessions()
+
+    def _has_sessions(self) -> bool:
+        return any(f":{API_CHANNEL}:" in scope for scope in self._sessions.scopes())
 
     async def complete_idle(self) -> None:
         minutes = self._live.settings.api.idle_minutes
@@ -281,7 +317,8 @@ class ProgramSessions:
             return is_open and session.last_accessed < limit and not self._lanes.is_busy(session.key)
 
         for session in filter(is_idle, await self._sessions.directory.active(API_CHANNEL)):
-            with suppress(Refused, SpoolUnavailable):  # It was deleted just now, or the next round tries again.
+            # It was deleted just now, or another node of the cluster owns it, or the next round tries again.
+            with suppress(Refused, SpoolUnavailable, HeldElsewhere):
                 async with self.changing(session) as current:
                     if is_idle(current):
                         await self._complete(current, by=GATEWAY, reason=IDLE_TIMEOUT)

@@ -24,6 +24,7 @@ from gateway.api.prompts import AcceptedPrompt, KeyReused, Prompts
 from gateway.contract import Attachment, Caller, TokenScope
 from gateway.files.store import folder_of
 from gateway.files.uploads import FileRoutes
+from gateway.http.forwarding import idempotency_key
 from gateway.http.responses import HttpError
 from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
@@ -153,7 +154,7 @@ class SessionApi:
             raise invalid(f"The text has {len(body.text):,} characters; {limit:,} is the limit. Send it in parts.")
         if not body.text.strip() and not body.attachments:
             raise invalid("The prompt is empty. Send a text, or attachments.")
-        key = call.request.headers.get("Idempotency-Key")
+        key = idempotency_key(call.request)
         try:
             accepted = await self._accept(call.caller, session, body, key)
         except KeyReused as reuse:

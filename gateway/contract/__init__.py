@@ -20,6 +20,7 @@ from gateway.contract.browsing import (
     Browser,
     CommandInfo,
     EarlierMessage,
+    KnowsOwner,
     KnowsSetup,
     Line,
     OpenQuestion,
@@ -30,6 +31,7 @@ from gateway.contract.channel import (
     Channel,
     ChannelContext,
     Deliver,
+    Lead,
     Notebook,
     OpenChannel,
     Post,
@@ -40,6 +42,7 @@ from gateway.contract.channel import (
 )
 from gateway.contract.messages import (
     Address,
+    Arrival,
     Attachment,
     AttachmentKind,
     Button,
@@ -57,6 +60,7 @@ from gateway.contract.routes import Access, Caller, HasRoutes, Route, TokenScope
 __all__ = [
     "Access",
     "Address",
+    "Arrival",
     "Attachment",
     "AttachmentKind",
     "Browser",
@@ -74,7 +78,9 @@ __all__ = [
     "FetchesFiles",
     "HasRoutes",
     "Inbound",
+    "KnowsOwner",
     "KnowsSetup",
+    "Lead",
     "LimitsNotices",
     "Line",
     "LooksBack",

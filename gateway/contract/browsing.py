@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
@@ -116,3 +118,18 @@ class KnowsSetup(Protocol):
 
     def needs_setup(self, address: Address, sender: Sender) -> bool:
         """Return whether built-in rules answer in this chat instead of a model, and `sender` may change that."""
+
+
+@runtime_checkable
+class KnowsOwner(Protocol):
+    """A `Browser` that also knows which chats this node of a cluster owns."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is a cluster, so that other nodes may change the facts of a chat."""
+
+    def require_here(self, address: Address, sender: Sender) -> None:
+        """Raise `HeldElsewhere` if another node owns this chat. A handler of a route lets that pass."""
+
+    def watched(self, address: Address, sender: Sender, on_moved: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `on_moved` if another node takes over this chat while inside. Raises as `require_here`."""

@@ -96,6 +96,34 @@ class Post(Protocol):
         """
 
 
+class Lead(Protocol):
+    """Lets one node of a cluster receive the messages of a bot that may have only one connection."""
+
+    async def __call__(self, receive: Callable[[], Awaitable[None]], /) -> None:
+        """Run `receive` while this node is the one that receives. Without a cluster, that is always.
+
+        When another node takes over, `receive` is cancelled. It starts again if this node gets the bot back.
+        """
+
+    def confirm(self) -> None:
+        """Return if no other node can be the one that receives yet; raise `NotAccepted` otherwise.
+
+        A process that was paused goes on where it was, and another node may have taken over in between. So call this
+        right before each request that two nodes must not make at the same time.
+        """
+
+
+class _AlwaysLead:
+    async def __call__(self, receive: Callable[[], Awaitable[None]], /) -> None:
+        await receive()
+
+    def confirm(self) -> None:
+        """Return: there is no other node."""
+
+
+_ALWAYS_LEAD = _AlwaysLead()
+
+
 async def _no_post(_url: str, _body: bytes, _headers: Mapping[str, str], *, hosts: Collection[str] = ()) -> None:
     """Refuse, for channels that are opened outside of a gateway."""
     del hosts
@@ -118,6 +146,14 @@ class ChannelContext:
     pulse: Pulse
     relocate: Relocate = _stay
     post: Post = _no_post
+    lead: Lead = _ALWAYS_LEAD
+    max_poll_seconds: float | None = None
+    """For how long the platform may hold a request for new messages. In a cluster, it has to end with the lease."""
+
+    @property
+    def is_in_cluster(self) -> bool:
+        """Whether other nodes run this bot as well."""
+        return self.max_poll_seconds is not None
 
 
 OpenChannel = Callable[[ChannelContext], Channel]

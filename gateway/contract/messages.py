@@ -78,6 +78,16 @@ class OutboundKind(StrEnum):
     """A message of the gateway itself, such as the answer to a command. It is in no transcript."""
 
 
+class Arrival(Struct, frozen=True, kw_only=True):
+    """How a message has come to the node of the cluster that owns its scope: in that node itself, or by another one.
+
+    `position` is the place of a message that another node has accepted, among all messages of its shard.
+    """
+
+    scope: str
+    position: int = 0
+
+
 class Inbound(Struct, frozen=True, kw_only=True):
     """One incoming message. `event_id` is unique within the account, and the same when the platform repeats the event.
 
@@ -103,6 +113,8 @@ class Inbound(Struct, frozen=True, kw_only=True):
     is_prompt: bool = False
     instructions: str = ""
     answer_address: Address | None = None
+    arrival: Arrival | None = None
+    """Set by the core, and only in a cluster."""
 
     @property
     def is_answered_elsewhere(self) -> bool:

@@ -79,6 +79,13 @@ class Route:
     is_stream: bool = False
     """The response goes on for as long as the client reads it, so `handle` has no deadline. It is cancelled when the
     client leaves, when the token of the client is revoked, and when the server closes."""
+    takes_key: bool = False
+    """A repeated request with the same header `Idempotency-Key` has no further effect."""
+    drops_repeats: bool = False
+    """A repeated request has no further effect, because the channel recognises what it has received before."""
+    handle_elsewhere: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]] | None = None
+    """Takes the place of `handle` at a node of a cluster that does not own the conversation, if the owner cannot be
+    reached at once."""
     deadline: float | None = None
     """Seconds that `handle` may take, if it needs more than usual."""
 

@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 
 import structlog
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Handler
 
-from gateway.contract import Route
-from gateway.errors import CannotStart
+from gateway.contract import Caller, Route
+from gateway.errors import CannotStart, HeldElsewhere
+from gateway.http.auth import Auth, cookie_id
 from gateway.http.connections import HttpConnection
+from gateway.http.forwarding import FORWARDED, FORWARDED_CALLER, NOT_HERE
 from gateway.http.guard import Guard, cookie_name
 from gateway.http.request_rate import ALLOWANCE
 from gateway.http.responses import (
@@ -91,7 +93,7 @@ class HttpApp:
                 log.exception("request_failed", method=request.method, route=path, exc_info=error)
                 _abort_if_begun(request)
                 response = error_response(request.path, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
-        if not response.prepared and not connection.is_authenticated:
+        if not response.prepared and (connection.is_ending or not connection.is_authenticated):
             # An anonymous client gets one request per connection, so it cannot hold one with a request now and then.
             response.force_close()
         return response
@@ -106,18 +108,18 @@ class HttpApp:
             raise web.HTTPMethodNotAllowed(request.method, [route.method])  # HEAD opens no WebSocket.
         caller = await self._guard.admit(request, route, connection)
         if is_upgrade and caller.is_owner:
-            return await route.handle(request, caller)
+            return await self._handle(request, route, caller)
         if route.is_stream:
             connection.stream = asyncio.current_task()
             try:
-                return await route.handle(request, caller)
+                return await self._handle(request, route, caller)
             finally:
                 connection.stream = None
         limit = self._limits.upload if route.takes_file else self._limits.handler
         deadline = asyncio.timeout(limit if route.deadline is None else route.deadline)
         try:
             async with deadline:
-                return await route.handle(request, caller)
+                return await self._handle(request, route, caller, deadline)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -125,19 +127,41 @@ class HttpApp:
         _abort_if_begun(request)
         raise HttpError(HTTPStatus.GATEWAY_TIMEOUT, "This took too long. Try again.")
 
+    async def _handle(
+        self, request: web.Request, route: Route, caller: Caller, deadline: asyncio.Timeout | None = None
+    ) -> web.StreamResponse:
+        """Run the handler, or let another node handle the request. `deadline` is extended by the search for it."""
+        forwarder = self._guard.forwarder
+        if forwarder is None:
+            return await route.handle(request, caller)
+        try:
+            return await forwarder.handle(request, route, caller)
+        except HeldElsewhere as error:
+            if request.writer.output_size > 0:
+                raise  # A bug of the handler. The client has a part of a response already.
+            held = error
+        if FORWARDED_CALLER in request:
+            return error_response(request.path, HTTPStatus.MISDIRECTED_REQUEST, str(held), headers={NOT_HERE: "1"})
+        if deadline is not None and (when := deadline.when()) is not None:
+            deadline.reschedule(when + forwarder.deadline)
+        return await forwarder.forward(request, route, caller, held)
+
     async def _prepare_response(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(SECURITY_HEADERS)
         response.headers.pop("Server", None)
         if (allowance := request.get(ALLOWANCE)) is not None:
             response.headers.update(allowance.headers(is_openai=is_under(request.path, "/v1")))
+        if FORWARDED_CALLER in request:
+            response.headers[FORWARDED] = "1"
         if isinstance(response, web.WebSocketResponse):
             self.app[_WEBSOCKETS][response] = request
 
 
-def abort_websockets(app: web.Application, cookie: str) -> None:
-    """Cut the WebSockets that were opened with this cookie."""
+def abort_websockets(app: web.Application, auth: Auth, cookies: Collection[str]) -> None:
+    """Cut the WebSockets that were opened with the cookies that have these ids."""
     for request in list(app[_WEBSOCKETS].values()):
-        if request.cookies.get(cookie_name(request)) == cookie and request.transport is not None:
+        cookie = request.cookies.get(cookie_name(request, auth))
+        if cookie is not None and cookie_id(cookie) in cookies and request.transport is not None:
             request.transport.abort()
 
 

@@ -6,7 +6,7 @@ import ipaddress
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -108,18 +108,26 @@ class Auth:
 
     Cookies are signed and not stored. Revoked cookies are remembered until they expire, but only in memory: after a
     restart, only a new token ends a cookie that was copied before its owner signed out.
+
+    In a cluster, `is_shared` is True: then all nodes accept the same codes and cookies. Codes are signed as well, and
+    `SharedSignIns` stores which codes were used and which cookies were revoked.
     """
 
-    def __init__(self, token: Secret, clock: Clock | None = None) -> None:
+    def __init__(self, token: Secret, clock: Clock | None = None, *, is_shared: bool = False) -> None:
         self.clock = clock or Clock()
+        self.is_shared = is_shared
         self._codes = BoundedDict[bytes, float](MAX_CODES)
         self._revoked: dict[str, int] = {}
+        """When revoked cookies expire, by their ids."""
         self.rate_limiter = AuthRateLimiter(self.clock.monotonic)
         self._set_token(token)
 
     def _set_token(self, token: Secret) -> None:
+        self.token = token
         self._token_digest = _digest(token.reveal())
         self._cookie_key = hmac.digest(token.reveal().encode(), b"gatehouse cookie v1", "sha256")
+        self.shared_label = hmac.digest(self._cookie_key, b"name", "sha256").hex()[:8] if self.is_shared else ""
+        """In a cluster, a name for it that all of its nodes know. Otherwise empty."""
 
     def replace_token(self, token: Secret) -> bool:
         """Accept `token` from now on, and none of the old token, its cookies and its codes. False if it is the same.
@@ -139,30 +147,37 @@ class Auth:
 
     def mint_code(self) -> str:
         """Return a new code for one `redeem` within the hour. Beyond `MAX_CODES` codes, the oldest is dropped."""
+        if self.is_shared:
+            return self._signed("c1", CODE_LIFETIME)
         code = secrets.token_urlsafe(24)
         self._drop_expired_codes()
         self._codes[_digest(code)] = self.clock.monotonic() + CODE_LIFETIME
         return code
 
     def redeem(self, code: str) -> str | None:
-        """Use up `code`, and return the value of a new cookie. Returns None if the code is wrong."""
+        """Use up `code`, and return the value of a new cookie. Returns None if the code is wrong.
+
+        In a cluster, the caller has to check that no node has accepted the code before.
+        """
+        if self.is_shared:
+            if not code.startswith("c1.") or not self._has_signature(code) or _expiry(code) <= self.clock.wall():
+                return None
+            return self._signed("v1", COOKIE_LIFETIME)
         self._drop_expired_codes()
         digest = _digest(code)
         known = [kept for kept in self._codes if hmac.compare_digest(kept, digest)]
         if not known:
             return None
         del self._codes[known[0]]
-        signed = f"v1.{int(self.clock.wall()) + COOKIE_LIFETIME}.{secrets.token_urlsafe(16)}"
-        return f"{signed}.{self._sign(signed)}"
+        return self._signed("v1", COOKIE_LIFETIME)
 
     def is_signed(self, cookie: str) -> bool:
         """Return True if this cookie was made with this token. It may have expired; see `is_expired`."""
-        signed, _, signature = cookie.rpartition(".")
-        return hmac.compare_digest(_digest(signature), _digest(self._sign(signed)))
+        return cookie.startswith("v1.") and self._has_signature(cookie)
 
     def is_expired(self, cookie: str) -> bool:
         """Return True if a cookie for which `is_signed` holds has expired or was revoked."""
-        return _expiry(cookie) <= self.clock.wall() or cookie in self._revoked
+        return _expiry(cookie) <= self.clock.wall() or (bool(self._revoked) and cookie_id(cookie) in self._revoked)
 
     def revoke(self, cookie: str) -> bool:
         """Make `cookie` invalid. Returns False if it was not valid before.
@@ -171,10 +186,29 @@ class Auth:
         """
         if not self.is_signed(cookie) or self.is_expired(cookie):
             return False  # Only valid cookies are stored, so that made-up ones cannot fill the memory.
-        self._revoked[cookie] = _expiry(cookie)
+        self._note_revoked(cookie_id(cookie), _expiry(cookie))
+        return True
+
+    def add_revoked(self, revoked: Mapping[str, int]) -> set[str]:
+        """Make cookies invalid that another node has revoked. Takes and returns their ids: those that were new here."""
+        now = self.clock.wall()
+        new = {found: until for found, until in revoked.items() if until > now and found not in self._revoked}
+        for found, until in new.items():
+            self._note_revoked(found, until)
+        return set(new)
+
+    def _note_revoked(self, found: str, until: int) -> None:
+        self._revoked[found] = until
         if len(self._revoked) > MAX_REVOKED:
             del self._revoked[min(self._revoked, key=self._revoked.__getitem__)]
-        return True
+
+    def _signed(self, kind: str, lifetime: float) -> str:
+        signed = f"{kind}.{int(self.clock.wall() + lifetime)}.{secrets.token_urlsafe(16)}"
+        return f"{signed}.{self._sign(signed)}"
+
+    def _has_signature(self, value: str) -> bool:
+        signed, _, signature = value.rpartition(".")
+        return hmac.compare_digest(_digest(signature), _digest(self._sign(signed)))
 
     def _sign(self, signed: str) -> str:
         return hmac.digest(self._cookie_key, signed.encode(errors="replace"), "sha256").hex()
@@ -185,8 +219,13 @@ class Auth:
             del self._codes[code]
 
 
-def _expiry(cookie: str) -> int:
-    return int(cookie.split(".")[1])
+def cookie_id(cookie: str) -> str:
+    """Return a name for a cookie that is no secret."""
+    return _digest(cookie).hex()
+
+
+def _expiry(signed: str) -> int:
+    return int(signed.split(".")[1])
 
 
 def _digest(text: str) -> bytes:

@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 EXPECTATION = web.RequestKey("expectation", object)
 """The header `Expect` of a request, a text or None. `Guard` answers it."""
+FIRST_REQUEST_TIMEOUT, FIRST_REQUEST_POLL = 0.25, 0.01
+"""For how long a server that closes waits for requests on new connections, and how often it looks."""
 INVALID_REQUEST = "This is not a valid HTTP request."
 
 
@@ -47,10 +49,20 @@ class ConnectionServer(web.Server):
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._is_closing = False
+        self.is_ending = False
+        """The server closes soon, so each response ends its connection. Then no request is sent on it too late."""
 
     def refuse_new(self) -> None:
         """Close every new connection at once."""
         self._is_closing = True
+
+    async def wait_for_first_requests(self) -> None:
+        """Wait a moment until new connections have sent their first request. Closing them earlier would lose it."""
+        until = asyncio.get_running_loop().time() + FIRST_REQUEST_TIMEOUT
+        while any(not connection.is_being_served for connection in self.anonymous):
+            if asyncio.get_running_loop().time() > until:
+                return
+            await asyncio.sleep(FIRST_REQUEST_POLL)
 
     async def wait_closed(self) -> None:
         """Wait until the last connection has closed, but not longer than `limits.closing`."""
@@ -168,6 +180,10 @@ class HttpConnection(web.RequestHandler):
         """The id of the API token that the last request has shown; empty for owners and anonymous clients."""
         self.stream: asyncio.Task[object] | None = None
         """The task of a handler that writes for as long as the client reads. It is cancelled when the client leaves."""
+
+    @property
+    def is_ending(self) -> bool:
+        return self._server.is_ending
 
     @property
     def is_authenticated(self) -> bool:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from gateway.contract import Access, Caller, Route
 from gateway.http.auth import Auth
 from gateway.http.connections import EXPECTATION, HttpConnection
+from gateway.http.forwarding import CALLER, FORWARDED, FORWARDED_CALLER, NOT_HERE, Forwarder, decode_caller
 from gateway.http.request_rate import RequestRate
 from gateway.http.responses import NO_JSON, HttpError, HttpLimits, is_under
 
@@ -70,23 +71,32 @@ class Guard:
     """Who may use the control socket: user names by uid."""
     limits: HttpLimits
     max_body_bytes: int
+    knows_token: Callable[[str], bool] = lambda _: True
+    """Whether the API token with an id is known and valid at this node."""
+    forwarder: Forwarder | None = None
+    """None if this node is the only one. Then no request counts as forwarded."""
 
     def check_address(self, request: web.Request, connection: HttpConnection) -> None:
-        """Refuse a foreign Host or Origin, on every path."""
+        """Refuse a foreign Host or Origin, on every path. The node that forwards a request has checked them."""
         if request.transport is None:
             # Without it the request has no remote address, and would pass for a local one.
             raise ConnectionResetError("The client has gone.")
         hosts = request.headers.getall("Host", [])
         host = hosts[0].lower() if hosts else ""
+        # Clients can forge these headers, but that only makes us stricter with them.
+        is_behind_proxy = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+        if self.forwarder is not None and FORWARDED in request.headers and not connection.is_control:
+            request[IS_PROXIED] = is_behind_proxy or host not in self.hosts.direct
+            if self._is_from_node(request, self.forwarder):
+                request[FORWARDED_CALLER] = decode_caller(request.headers)
+                return
         is_ours = len(hosts) == 1 and (host in self.hosts.direct or host in self.hosts.proxied)
         if not is_ours and not connection.is_control:
             raise HttpError(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "This host name is not allowed. To allow it, add it to http.allowed_hosts.",
             )
-        # Clients can forge these headers, but that only makes us stricter with them.
-        is_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
-        request[IS_PROXIED] = is_forwarded or (host in self.hosts.proxied and host not in self.hosts.direct)
+        request[IS_PROXIED] = is_behind_proxy or (host in self.hosts.proxied and host not in self.hosts.direct)
         # A proxy may terminate TLS in front of us.
         schemes = ("http", "https") if host in self.hosts.proxied else ("http",)
         origins = request.headers.getall("Origin", [])
@@ -98,11 +108,18 @@ class Guard:
 
     async def admit(self, request: web.Request, route: Route, connection: HttpConnection) -> Caller:
         """Return the caller of `route`, with the body read."""
-        caller = self._identify(request, route, connection)
-        is_known = caller.is_owner or bool(caller.token)
-        if is_known and not connection.is_control and is_under(request.path, "/api", "/v1"):
+        is_forwarded = FORWARDED_CALLER in request
+        caller = request[FORWARDED_CALLER] if is_forwarded else self._identify(request, route, connection)
+        if is_forwarded and caller.token and not self.knows_token(caller.token):
+            # It was created or revoked a moment ago. This node would not know to what the token is bound, so the first
+            # one has to try again.
+            raise HttpError(
+                HTTPStatus.MISDIRECTED_REQUEST, "This node does not know the API token.", headers={NOT_HERE: "1"}
+            )
+        is_known = is_forwarded or caller.is_owner or bool(caller.token)
+        if is_known and not is_forwarded and not connection.is_control and is_under(request.path, "/api", "/v1"):
             self.rate.count(caller.token, request)
-        if route.access is Access.CONTROL and not connection.is_control:
+        if route.access is Access.CONTROL and not connection.is_control and not is_forwarded:
             raise web.HTTPNotFound
         if route.access is Access.CHANNEL:
             if route.knows is None or not route.knows(request.headers):
@@ -145,13 +162,28 @@ class Guard:
         return caller
 
     async def _becomes_ready(self, route: Route) -> bool:
-        """Return whether the API can be used. A stream waits for that: a browser that gets an error never retries."""
-        if route.is_stream:
+        """Return whether the API can be used.
+
+        A stream waits for that: a browser that gets an error never retries. So does every request in a cluster, where
+        the client has met a node that starts while others serve.
+        """
+        if route.is_stream or self.forwarder is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.limits.handler):
                     while not self.is_ready():  # noqa: ASYNC110 - few streams wait, and only while the gateway starts.
                         await asyncio.sleep(READY_POLL)
         return self.is_ready()
+
+    def _is_from_node(self, request: web.Request, forwarder: Forwarder) -> bool:
+        """Return whether another node forwards a request. Raises `TooManyAttempts` after too many wrong credentials."""
+        bearer = _bearer(request)
+        if not bearer or CALLER not in request.headers:
+            return False
+
+        def is_known() -> bool:
+            return self.auth.is_token(bearer) or self.find_token(bearer) is not None
+
+        return forwarder.is_node(bearer, request.remote, is_known=is_known, is_proxied=request[IS_PROXIED])
 
     def _identify(self, request: web.Request, route: Route, connection: HttpConnection) -> Caller:
         """Return the owner, a program or an anonymous caller.
@@ -168,7 +200,7 @@ class Guard:
         # A cookie counts only if our own page sent it. A browser sends no Origin with a page's own GET, but then sends
         # Sec-Fetch-Site, which no script can set.
         is_own_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
-        cookie = request.cookies.get(cookie_name(request)) if is_own_page else None
+        cookie = request.cookies.get(cookie_name(request, self.auth)) if is_own_page else None
 
         def check() -> Caller | None:
             """Return None for a wrong credential, and an anonymous caller for one that was valid once."""
@@ -234,8 +266,13 @@ def _check_access(caller: Caller, route: Route) -> None:
     )
 
 
-def cookie_name(request: web.Request) -> str:
-    """Browsers share cookies between the ports of a host. The port in the name keeps two gateways apart."""
+def cookie_name(request: web.Request, auth: Auth) -> str:
+    """Browsers share cookies between the ports of a host. The port in the name keeps two gateways apart.
+
+    The nodes of a cluster may have different ports behind a load balancer, and use the same cookie.
+    """
+    if auth.shared_label:
+        return f"gatehouse_{auth.shared_label}"
     name = request.get_extra_info("sockname")
     return f"gatehouse_{name[1]}" if isinstance(name, tuple) else "gatehouse"
 

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.errors import Refused
+from gateway.errors import HeldElsewhere, Refused
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -101,6 +101,8 @@ def response_for(error: Exception, path: str) -> web.Response | None:
     match error:
         case HttpError():
             return error_response(path, error.status, str(error), error.headers, error.extra)
+        case HeldElsewhere():
+            return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "1"})
         case Refused():
             return error_response(path, HTTPStatus.CONFLICT, str(error))
         case web.HTTPException():

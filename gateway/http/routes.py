@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 from http import HTTPStatus
+from typing import Protocol
 
 from aiohttp import web
 from msgspec import Struct
@@ -10,7 +11,7 @@ from msgspec import Struct
 from gateway.contract import Access, Caller, Route
 from gateway.errors import Refused
 from gateway.http.app import abort_websockets
-from gateway.http.auth import COOKIE_LIFETIME, Auth
+from gateway.http.auth import COOKIE_LIFETIME, Auth, cookie_id
 from gateway.http.guard import IS_PROXIED, cookie_name
 from gateway.http.responses import HttpError
 
@@ -44,8 +45,23 @@ class Health(Struct, frozen=True, kw_only=True):
         return "degraded" if self.warnings else "ready"
 
 
-def core_routes(*, auth: Auth, health: Callable[[], Health], url: Callable[[], str]) -> list[Route]:
-    """Return the server's own routes. `url` is a function, because the port is known only once the server runs."""
+class SignIns(Protocol):
+    """Remembers sign-ins for all nodes of a cluster. Raises `HttpError` if that is not possible now."""
+
+    async def use(self, code: str) -> bool:
+        """Return True for the first call with a code, at whichever node."""
+
+    async def revoke(self, cookie: str) -> None:
+        """Make a cookie invalid at all nodes."""
+
+
+def core_routes(
+    *, auth: Auth, health: Callable[[], Health], url: Callable[[], str], sign_ins: SignIns | None = None
+) -> list[Route]:
+    """Return the server's own routes. `url` is a function, because the port is known only once the server runs.
+
+    `sign_ins` are for a cluster.
+    """
 
     async def exchange(request: web.Request, _: Caller) -> web.StreamResponse:
         """Exchange a single-use code for a cookie."""
@@ -55,14 +71,14 @@ def core_routes(*, auth: Auth, health: Callable[[], Health], url: Callable[[], s
             lambda: auth.redeem(code) if isinstance(code, str) else None,
             is_proxied=request[IS_PROXIED],
         )
-        if cookie is None:
+        if cookie is None or (sign_ins is not None and not await sign_ins.use(code)):
             raise HttpError(
                 HTTPStatus.UNAUTHORIZED,
                 "This link has been used or has expired. Run `gatehouse link` for a new one.",
             )
         response = web.json_response({"status": "welcome"})
         response.set_cookie(
-            cookie_name(request),
+            cookie_name(request, auth),
             cookie,
             max_age=COOKIE_LIFETIME,
             path="/",
@@ -75,10 +91,13 @@ def core_routes(*, auth: Auth, health: Callable[[], Health], url: Callable[[], s
 
     async def log_out(request: web.Request, _: Caller) -> web.StreamResponse:
         response = web.json_response({"status": "logged out"})
-        response.del_cookie(cookie_name(request), path="/", httponly=True, samesite="Strict")
-        cookie = request.cookies.get(cookie_name(request), "")
+        name = cookie_name(request, auth)
+        response.del_cookie(name, path="/", httponly=True, samesite="Strict")
+        cookie = request.cookies.get(name, "")
+        if sign_ins is not None and auth.is_signed(cookie) and not auth.is_expired(cookie):
+            await sign_ins.revoke(cookie)  # First: if it fails, the browser is still signed in, and can try again.
         if auth.revoke(cookie):
-            abort_websockets(request.app, cookie)
+            abort_websockets(request.app, auth, {cookie_id(cookie)})
         return response
 
     async def link(_request: web.Request, _: Caller) -> web.StreamResponse:

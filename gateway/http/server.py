@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,9 +16,10 @@ from aiohttp import web
 from config import HttpSettings
 from gateway.contract import Caller, Route
 from gateway.errors import CannotStart
-from gateway.http.app import HttpApp
+from gateway.http.app import HttpApp, abort_websockets
 from gateway.http.auth import Auth
 from gateway.http.connections import ConnectionServer
+from gateway.http.forwarding import Forwarder
 from gateway.http.guard import AllowedHosts, Guard, control_users
 from gateway.http.request_rate import RequestRate
 from gateway.http.responses import ACCEPT_BATCH, HttpLimits
@@ -33,7 +34,8 @@ class HttpServer:
     """Serves `routes` while its context is open.
 
     With `listen=False` it serves the control socket only. The caller holds the lock of the data directory. Programs may
-    use the API once `is_ready` returns True, with `rate_limit` requests a minute.
+    use the API once `is_ready` returns True, with `rate_limit` requests a minute. `forwarder` connects the nodes of a
+    cluster. The server closes it.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class HttpServer:
         routes: Sequence[Route],
         control_path: Path,
         find_token: Callable[[str], Caller | None] = lambda _: None,
+        knows_token: Callable[[str], bool] = lambda _: True,
         rate_limit: Callable[[], int] = lambda: 0,
         is_ready: Callable[[], bool] = lambda: True,
         listen: bool = True,
         limits: HttpLimits | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
         self.routes = tuple(routes)
         self.url = ""
@@ -56,13 +60,16 @@ class HttpServer:
         self._settings = settings
         self._auth = auth
         self._find_token = find_token
+        self._knows_token = knows_token
         self._rate_limit = rate_limit
         self._is_ready = is_ready
         self._control_path = control_path
         self._listen = listen
         self._limits = limits or HttpLimits()
+        self._forwarder = forwarder
         self._stack = contextlib.AsyncExitStack()
         self._connections: ConnectionServer | None = None
+        self._app: web.Application | None = None
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -84,11 +91,16 @@ class HttpServer:
         if self._connections is not None:
             self._connections.drop_token(token)
 
+    def drop_cookies(self, cookies: Collection[str]) -> None:
+        """Cut every WebSocket that was opened with one of the cookies that have these ids."""
+        if self._app is not None and cookies:
+            abort_websockets(self._app, self._auth, cookies)
+
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         """Start everything, and push its closing to `stack`.
 
-        Closing happens in reverse order: stop accepting, refuse new connections, cut streams, close WebSockets, end
-        requests, wait for the connections, clean up the app, and close the listening sockets.
+        Closing happens in reverse order: stop listening, wait for requests on new connections, cut streams, close
+        WebSockets, end requests, wait for the connections, clean up the app, and close the connections to other nodes.
         """
         host, listeners = self._settings.host, []
         url_host = f"[{host}]" if ":" in host else host
@@ -106,14 +118,19 @@ class HttpServer:
         guard = Guard(
             auth=self._auth,
             find_token=self._find_token,
+            knows_token=self._knows_token,
             rate=RequestRate(self._rate_limit, self._auth.clock.monotonic),
             is_ready=self._is_ready,
             hosts=AllowedHosts.of(url_host, self.port, self._settings.allowed_hosts),
             users=await asyncio.to_thread(control_users),
             limits=self._limits,
             max_body_bytes=self._settings.max_body_bytes,
+            forwarder=self._forwarder,
         )
+        if self._forwarder is not None:
+            stack.push_async_callback(self._forwarder.close)
         http_app = HttpApp(self.routes, guard=guard, limits=self._limits)
+        self._app = http_app.app
         app_runner = web.AppRunner(http_app.app)
         stack.push_async_callback(app_runner.cleanup)
         await app_runner.setup()
@@ -127,23 +144,43 @@ class HttpServer:
         stack.callback(connections.drop_streams)
         stack.callback(connections.refuse_new)
         await runner.setup()
-        for listener in listeners:
-            await web.SockSite(runner, listener, backlog=ACCEPT_BATCH).start()
+        sites = [web.SockSite(runner, listener, backlog=ACCEPT_BATCH) for listener in listeners]
+        for site, listener in zip(sites, listeners, strict=True):
+            await site.start()
             # asyncio accepts up to `backlog` connections before it handles the first of them. The kernel's queue may
             # be longer.
             listener.listen(BACKLOG)
-        stack.push_async_callback(_stop_accepting, listeners)
+        stack.push_async_callback(_stop_accepting, sites, listeners, connections)
+
+    def end_connections(self) -> None:
+        """Let each response end its connection from now on, because the server closes soon."""
+        if self._connections is not None:
+            self._connections.is_ending = True
 
 
-async def _stop_accepting(listeners: Sequence[socket.socket]) -> None:
-    """Stop accepting, and let accepted sockets become connections.
+async def _stop_accepting(
+    sites: Sequence[web.SockSite], listeners: Sequence[socket.socket], connections: ConnectionServer
+) -> None:
+    """Stop listening, and serve those who have connected. Later clients are refused, and know that they were not heard.
 
     asyncio would lose a socket if the server were closed in the pass of the loop that has accepted it.
     """
+    connections.is_ending = True
+    loop = asyncio.get_running_loop()
     for listener in listeners:
-        asyncio.get_running_loop().remove_reader(listener)
+        loop.remove_reader(listener)
     for _ in range(3):  # One for the task that accepts, one for its call of `connection_made`, and one to spare.
         await asyncio.sleep(0)
+    for site, listener in zip(sites, listeners, strict=True):
+        accepted: list[socket.socket] = []
+        with contextlib.suppress(OSError):  # Until the queue of the kernel is empty.
+            while True:
+                accepted.append(listener.accept()[0])
+        await site.stop()  # Closes the listener at once, so that no client waits in the queue of the kernel.
+        for each in accepted:
+            each.setblocking(False)  # noqa: FBT003 - a positional parameter of the library.
+            await loop.connect_accepted_socket(connections, each)
+    await connections.wait_for_first_requests()
 
 
 async def listen_on_port(host: str, port: int) -> socket.socket:

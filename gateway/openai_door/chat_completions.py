@@ -10,10 +10,11 @@ from gateway.agent.protocol import TextDelta
 from gateway.api.operation import json_response
 from gateway.contract import Caller
 from gateway.conversation import ToolCall
+from gateway.errors import HeldElsewhere
 from gateway.http.responses import HttpError
 from gateway.openai_door.answer import AnswerTokens, StreamedAnswer, WholeAnswer, read_whole
 from gateway.openai_door.door import Door, name_session
-from gateway.openai_door.errors import error_info, refusal
+from gateway.openai_door.errors import error_info, refusal, unavailable
 from gateway.openai_door.event_stream import EventStream, event_stream
 from gateway.openai_door.request_messages import chat_messages, chat_tools
 from gateway.openai_door.types import (
@@ -54,10 +55,11 @@ class ChatCompletions:
                 async with self._door.answer(wanted) as answer:
                     stream.name_session(answer.session)
                     await _stream(stream, body, answer, is_legacy=is_legacy)
-            except HttpError as error:
+            except (HttpError, HeldElsewhere) as error:
                 if not stream.has_begun:
                     raise
-                await stream.send(ErrorEvent(error=error_info(error)))
+                end = unavailable(str(error)) if isinstance(error, HeldElsewhere) else error
+                await stream.send(ErrorEvent(error=error_info(end)))
         return stream.response
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from gateway.agent.protocol import ToolSpec
 from gateway.contract import Caller
+from gateway.http.forwarding import idempotency_key
 from gateway.openai_door.answer import StreamedAnswer
 from gateway.openai_door.errors import refusal
 from gateway.openai_door.request_messages import ReceivedMessages
@@ -59,7 +60,7 @@ class Door:
         tools: tuple[ToolSpec, ...],
     ) -> DoorRequest:
         """Return a request with its session. Raises `HttpError`."""
-        key = request.headers.get("Idempotency-Key")
+        key = idempotency_key(request)
         if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
             raise refusal(f"The Idempotency-Key must have 1 to {MAX_KEY} printable ASCII characters.")
         return DoorRequest(

@@ -14,11 +14,12 @@ from gateway.api.operation import json_response
 from gateway.api.program_sessions import ProgramSessions
 from gateway.contract import Caller
 from gateway.conversation import ToolCall
+from gateway.errors import HeldElsewhere
 from gateway.http.responses import HttpError
 from gateway.openai_door.answer import AnswerText, AnswerTokens, StreamedAnswer, read_whole
 from gateway.openai_door.chat_completions import arguments_of
 from gateway.openai_door.door import Door, name_session
-from gateway.openai_door.errors import error_info, refusal
+from gateway.openai_door.errors import error_info, refusal, unavailable
 from gateway.openai_door.event_stream import EventStream, event_stream
 from gateway.openai_door.request_messages import input_messages, response_tools
 from gateway.openai_door.session_choice import StoredResponse
@@ -73,10 +74,10 @@ class Responses:
                 async with self._door.answer(wanted) as answer:
                     stream.name_session(answer.session)
                     await events.send_all(body, answer)
-            except HttpError as error:
+            except (HttpError, HeldElsewhere) as error:
                 if not stream.has_begun:
                     raise
-                await events.fail(error)
+                await events.fail(unavailable(str(error)) if isinstance(error, HeldElsewhere) else error)
         return stream.response
 
     async def get(self, request: web.Request, caller: Caller) -> web.StreamResponse:

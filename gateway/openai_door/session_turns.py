@@ -134,6 +134,7 @@ class SessionTurns:
             scope = found.scope if found is not None else scope_of(request.caller, choice.agent, choice.name).scope
             await self._scopes.acquire(scope)
             try:
+                self._sessions.require_here(scope)
                 followed = await self._begin(request, scope, found, following)
             except (SessionEnded, KeyReused) as error:
                 code = "session_ended" if isinstance(error, SessionEnded) else "idempotency_key_reused"
@@ -288,6 +289,7 @@ class SessionTurns:
                     "Use a token that is bound to one.",
                     param="model",
                 )
+        await self._programs.require_labels(scope, choice.agent, repo)
         if repo is not None:
             await self._programs.check_repo(repo, choice.agent, caller)
         session_id = str(uuid4())
@@ -329,6 +331,8 @@ class SessionTurns:
             async for event in events:
                 if event is None:
                     # An event may have come during the check. So the turn is given up only after the next silence.
+                    if may_be_lost:  # In a cluster, the next owner answers it.
+                        self._sessions.require_here(followed.session.scope)
                     if may_be_lost and self._is_stopping():
                         raise unavailable(
                             "The gateway is shutting down. It answers this after its next start: ask again."

@@ -23,7 +23,7 @@ from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.api.programs import sender_of
 from gateway.contract import Address, Inbound, PeerKind
 from gateway.conversation import AssistantMessage, Message, UserMessage
-from gateway.errors import ProviderFailed, Refused
+from gateway.errors import NotAccepted, ProviderFailed, Refused
 from gateway.http.responses import HttpError
 from gateway.job import JobSlots
 from gateway.mcp.server import McpServers
@@ -32,6 +32,7 @@ from gateway.openai_door.errors import failure_of, refusal, too_busy, turn_faile
 from gateway.openai_door.history_rule import BEGUN_BY_ASSISTANT
 from gateway.openai_door.session_choice import SESSION_HEADER, scope_of
 from gateway.openai_door.session_turns import DoorRequest
+from gateway.placement import Placement
 from gateway.sessions.entries import FailureCause
 from gateway.spool import Operation, Spool, SpoolUnavailable
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent
@@ -56,6 +57,7 @@ class StatelessRuns:
         context: TurnContext,
         meter: Meter,
         spool: Spool,
+        placement: Placement,
         slots: JobSlots,
         locks: WorkspaceLocks,
         now: Callable[[], datetime],
@@ -66,6 +68,7 @@ class StatelessRuns:
         self._context = context
         self._meter = meter
         self._spool = spool
+        self._placement = placement
         self._slots = slots
         self._locks = locks
         self._now = now
@@ -89,6 +92,7 @@ class StatelessRuns:
             raise unavailable("The disk of the gateway is full. Try again later.")
         if len(self._running) >= self._live.settings.gateway.max_queued:
             raise too_busy(f"{len(self._running)} requests are waiting for an answer. Try again later.")
+        self._require_labels(request)
         limit = self._live.settings.gateway.turn_timeout
         agent, inbound, scope = self._agent_for(request)
         provider = self._meter.open_provider(agent, person_of(self._live.settings, inbound))
@@ -122,6 +126,15 @@ class StatelessRuns:
                 self._idle.set()
             took_ms = round((monotonic() - began) * 1000, 1)
             log.info("request_handled", agent=agent.name, by=request.caller.name, outcome=outcome, took_ms=took_ms)
+
+    def _require_labels(self, request: DoorRequest) -> None:
+        """Raise `HeldElsewhere` if the tools of the agent can only work at another node of a cluster."""
+        token = self._live.token_book.find(request.caller.token)
+        needed = self._placement.needed(request.choice.agent, token.repo if token is not None else None)
+        try:
+            self._placement.require_anywhere(needed)
+        except NotAccepted as error:
+            raise unavailable(str(error)) from error
 
     def _agent_for(self, request: DoorRequest) -> tuple[ConfiguredAgent, Inbound, str]:
         """Return the agent with its workspace, the request as if it were a message, and its scope."""
@@ -210,7 +223,7 @@ class StatelessRuns:
                         if event.tool_calls:
                             text = answer.end_step(event.text)
                     case ToolFinished():  # It may have written a note.
-                        self._context.notes.forget(notes)
+                        await self._context.notes_may_have_changed(scope)
                     case Done():
                         text = answer.end_step(event.text)
                     case _:

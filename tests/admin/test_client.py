@@ -9,7 +9,7 @@ from aiohttp import web
 from config import HttpSettings, Secret
 from gateway.admin.client import ControlClient, NotRunning, is_running
 from gateway.contract import Access, Caller, Route
-from gateway.errors import Refused
+from gateway.errors import GatehouseError, Refused
 from gateway.http.auth import Auth
 from gateway.http.server import HttpServer
 from tests.http.examples import EXAMPLES
@@ -55,6 +55,15 @@ async def test_opens_a_websocket(data_dir: Path) -> None:
     async with daemon(data_dir), ControlClient(data_dir) as control, await control.websocket("/example/talk") as talk:
         await talk.send_str("hello")
         assert await talk.receive_str(timeout=60) == "HELLO"
+
+
+async def test_a_websocket_that_is_unavailable_for_now_is_not_refused(tmp_path: Path) -> None:
+    async with daemon(tmp_path), ControlClient(tmp_path) as control:
+        with pytest.raises(GatehouseError, match="right now") as unavailable:
+            await control.websocket("/not-ready")
+        assert not isinstance(unavailable.value, Refused)
+        with pytest.raises(Refused, match="404"):
+            await control.websocket("/nothing")
 
 
 async def test_an_error_carries_the_daemons_message(tmp_path: Path) -> None:

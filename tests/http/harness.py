@@ -12,8 +12,9 @@ import aiohttp
 from config import HttpSettings, Secret
 from gateway.contract import Caller, Route, TokenScope
 from gateway.http.auth import Auth, Clock
+from gateway.http.forwarding import Forwarder
 from gateway.http.responses import HttpLimits
-from gateway.http.routes import Health, core_routes
+from gateway.http.routes import Health, SignIns, core_routes
 from gateway.http.server import HttpServer
 
 TOKEN = "the-token-of-these-tests"
@@ -134,24 +135,29 @@ async def serving(
     time: Time | None = None,
     health: Callable[[], Health] = lambda: Health(ready=True),
     find_token: Callable[[str], Caller | None] = find_program,
+    knows_token: Callable[[str], bool] = lambda _: True,
     rate_limit: Callable[[], int] = lambda: 0,
     is_ready: Callable[[], bool] = lambda: True,
+    forwarder: Forwarder | None = None,
+    sign_ins: SignIns | None = None,
     **settings: Any,  # noqa: ANN401 - As the config gives them.
 ) -> AsyncIterator[Running]:
     """Serve the core's routes and `routes`."""
     auth = Auth(Secret(TOKEN), time.clock() if time else None)
     chosen = HttpSettings(**{"port": 0, "token": Secret(TOKEN), **settings})
     control_path = data_dir / "control.sock"
-    core = core_routes(auth=auth, health=health, url=lambda: server.url)
+    core = core_routes(auth=auth, health=health, url=lambda: server.url, sign_ins=sign_ins)
     server = HttpServer(
         chosen,
         auth=auth,
         routes=[*core, *routes],
         control_path=control_path,
         find_token=find_token,
+        knows_token=knows_token,
         rate_limit=rate_limit,
         is_ready=is_ready,
         limits=limits,
+        forwarder=forwarder,
     )
     async with (
         server,

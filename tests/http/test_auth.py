@@ -6,7 +6,7 @@ import pytest
 
 from config import Secret
 from gateway.errors import CannotStart
-from gateway.http.auth import COOKIE_LIFETIME, MAX_REVOKED, Auth, load_or_make_token
+from gateway.http.auth import CODE_LIFETIME, COOKIE_LIFETIME, MAX_REVOKED, Auth, cookie_id, load_or_make_token
 from tests.http.harness import TOKEN, Time
 
 
@@ -138,3 +138,25 @@ def test_a_half_written_token_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".http.token.k2j4").write_text("half")
     load_or_make_token(tmp_path, None)
     assert [path.name for path in tmp_path.iterdir()] == ["http.token"]
+
+
+def test_nodes_of_a_cluster_accept_the_codes_and_cookies_of_each_other() -> None:
+    time = Time()
+    here, there, stranger = (
+        Auth(Secret(token), time.clock(), is_shared=True) for token in (TOKEN, TOKEN, "another-token-of-a-cluster")
+    )
+    assert here.shared_label == there.shared_label != stranger.shared_label
+    code = here.mint_code()
+    cookie = there.redeem(code)
+    assert cookie is not None
+    assert here.is_signed(cookie)
+    assert not here.is_expired(cookie)
+    assert not here.is_signed(code), "a code is no cookie"
+    assert here.redeem(cookie) is None, "and a cookie is no code"
+    assert stranger.redeem(code) is None
+    assert here.revoke(cookie)
+    assert there.add_revoked({cookie_id(cookie): int(time.now) + 60}) == {cookie_id(cookie)}
+    assert there.add_revoked({cookie_id(cookie): int(time.now) + 60}) == set()
+    assert there.is_expired(cookie)
+    time.now += CODE_LIFETIME + 1
+    assert there.redeem(code) is None

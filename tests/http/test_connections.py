@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.contract import Access, Caller, Route
-from gateway.descriptors import descriptors_for_connections
+from gateway.descriptors import connections_within
 from gateway.http.responses import HttpLimits
 from tests.http.examples import EXAMPLES
 from tests.http.harness import BEARER, TIMEOUT, read_all, serving
@@ -227,12 +227,15 @@ async def test_connections_of_a_token_do_not_keep_the_operator_out(tmp_path: Pat
         assert answer.status == 200
 
 
+@pytest.mark.parametrize("is_in_cluster", [False, True])
 @pytest.mark.parametrize("descriptors", [32, 64, 100, 256, 1024, 8192])
-def test_the_limits_leave_descriptors_for_other_work(descriptors: int) -> None:
-    connections = descriptors_for_connections(descriptors)
+def test_the_limits_leave_descriptors_for_other_work(descriptors: int, *, is_in_cluster: bool) -> None:
+    """A node of a cluster may need two for a connection: it forwards requests to other nodes."""
+    connections = connections_within(descriptors, is_in_cluster=is_in_cluster)
     limits = HttpLimits.within(connections)
     total = limits.max_anonymous + limits.max_authenticated + limits.max_control
-    assert total <= connections <= descriptors - min(256, descriptors // 2)
+    assert total <= connections
+    assert connections * (2 if is_in_cluster else 1) <= descriptors - min(256, descriptors // 2)
     assert min(limits.max_anonymous, limits.max_authenticated, limits.max_control, limits.max_idle) >= 2
 
 

@@ -1,7 +1,10 @@
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 from aiohttp import WSMsgType
 
+from gateway.http.responses import HttpError
 from tests.http.examples import EXAMPLES
 from tests.http.harness import BEARER, TIMEOUT, serving
 
@@ -32,3 +35,30 @@ async def test_logging_out_cuts_the_websockets_of_that_cookie_only(tmp_path: Pat
             assert (await cut.receive(timeout=TIMEOUT)).type in {WSMsgType.CLOSED, WSMsgType.ERROR}
             await kept.send_str("still here")
             assert await kept.receive_str(timeout=TIMEOUT) == "STILL HERE"
+
+
+@dataclass
+class Storage:
+    """Implements `SignIns`, on a database that may be away."""
+
+    is_away: bool = False
+    revoked: list[str] = field(default_factory=list)
+
+    async def use(self, code: str) -> bool:
+        return bool(code)
+
+    async def revoke(self, cookie: str) -> None:
+        if self.is_away:
+            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "The database can't be reached.")
+        self.revoked.append(cookie)
+
+
+async def test_logging_out_can_be_repeated_if_the_other_nodes_could_not_learn_of_it(tmp_path: Path) -> None:
+    storage = Storage(is_away=True)
+    async with serving(tmp_path, sign_ins=storage) as running:
+        leaving = running.own | running.cookie()
+        assert await running.status("POST", "/auth/logout", json={}, headers=leaving) == HTTPStatus.SERVICE_UNAVAILABLE
+        storage.is_away = False
+        assert await running.status("POST", "/auth/logout", json={}, headers=leaving) == HTTPStatus.OK
+        assert len(storage.revoked) == 1
+        assert await running.status("GET", "/auth/whoami", headers=leaving) == HTTPStatus.UNAUTHORIZED

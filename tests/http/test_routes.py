@@ -51,6 +51,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("POST", "/log-level"): Access.CONTROL,
         ("POST", "/config/check"): Access.CONTROL,
         ("POST", "/doctor"): Access.CONTROL,
+        ("POST", "/doctor/storage"): Access.CONTROL,
         ("GET", "/spool"): Access.CONTROL,
         ("POST", "/spool/retry"): Access.CONTROL,
         ("GET", "/pair"): Access.CONTROL,

@@ -272,6 +272,31 @@ async def test_closing_does_not_wait_long_for_clients_or_handlers(tmp_path: Path
         assert await hanging.read() == b""
 
 
+async def test_a_request_on_a_new_connection_is_answered_while_the_server_closes(tmp_path: Path) -> None:
+    """Neither a client that has just connected nor one that waits to be accepted gets a reset connection."""
+    async with asyncio.timeout(TIMEOUT), serving(tmp_path) as running:
+        async with running.connect() as (connected, first):
+            with socket.create_connection(("127.0.0.1", running.server.port)) as waiting:  # Not accepted yet.
+                closing = asyncio.create_task(running.server.__aexit__(None, None, None))
+                await asyncio.sleep(0)
+                waiting.sendall(running.head("GET /healthz"))
+                first.write(running.head("GET /healthz"))
+                assert (await connected.read()).startswith(b"HTTP/1.1 200")
+                assert (await asyncio.to_thread(waiting.recv, 100)).startswith(b"HTTP/1.1 200")
+                await closing
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", running.server.port))
+
+
+async def test_responses_end_their_connections_before_the_server_closes(tmp_path: Path) -> None:
+    async with serving(tmp_path, EXAMPLES) as running:
+        for is_ending in (False, True):
+            if is_ending:
+                running.server.end_connections()
+            async with running.client.get("/api/example", headers=BEARER) as response:
+                assert (response.headers.get("Connection") == "close") is is_ending
+
+
 async def test_a_closed_port_can_be_reopened_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         port = running.server.port
