@@ -33,6 +33,8 @@ NO_MENTIONS = discord.AllowedMentions.none()
 
 # https://discord.com/developers/docs/interactions/receiving-and-responding
 EPHEMERAL = 64
+LOADING = 128
+"""The flag of a response that shows "is thinking..."."""
 DEFERRED_MESSAGE, DEFERRED_UPDATE, CHOICES = 5, 6, 8
 
 
@@ -138,6 +140,14 @@ class DiscordApi:
     async def edit_response(self, interaction: Json, payload: MessagePayload) -> int:
         """Put a message in the place of "is thinking...". Return its id."""
         return await self._write_response(interaction, "PATCH", "/messages/@original", _response_body(payload, 0))
+
+    async def is_deferred(self, interaction: Json) -> bool:
+        """Return whether "is thinking..." still waits for a message in its place."""
+        owner, token = interaction["application_id"], interaction["token"]
+        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+        async with self._call(SHORT_TIMEOUT):
+            response: Any = await self._http.request(Route("GET", path, webhook_id=owner, webhook_token=token))
+        return bool(response.get("flags", 0) & LOADING)  # Any above: as `Json`.
 
     async def follow_up(self, interaction: Json, payload: MessagePayload, flags: int) -> int:
         """Send a further message below the first response. Return its id."""

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,9 +18,10 @@ from channels.discord.cache import GuildCache
 from channels.discord.catchup import HistoryReader, ReadPositions
 from channels.discord.channel import TEXT_LIMIT
 from channels.discord.events import EventReader
-from channels.discord.gateway_connection import DiscordGatewayConnection, LoginRateLimit
+from channels.discord.gateway_connection import LOGIN_WINDOW, DiscordGatewayConnection, LoginRateLimit
 from channels.discord.interactions import Interactions, are_same_commands, slash_commands
 from channels.discord.responses import CommandResponses
+from channels.discord.resume_state import ResumeState
 from channels.discord.sender import DiscordSender
 from channels.discord.wire import DiscordBot
 from config import Secret
@@ -62,11 +64,12 @@ class DiscordConnection:
         self._reader_pulse = PartPulse(context.pulse, down)
         gateway_pulse = PartPulse(context.pulse, down)
         down.add(gateway_pulse)  # Not connected yet, so a busy reader must not report the channel as up.
+        self._login_times = login_times
         self._gateway = DiscordGatewayConnection(
             context.settings.api_base, token, LoginRateLimit(login_times), gateway_pulse
         )
         self._api = DiscordApi(self._gateway.client, token)
-        self._responses = CommandResponses(self._api)
+        self._responses = CommandResponses(self._api, are_shared=context.is_in_cluster)
         self.sender = DiscordSender(self._api, TEXT_LIMIT, self._responses)
 
     async def __aenter__(self) -> Self:
@@ -92,10 +95,21 @@ class DiscordConnection:
             id=self._api.bot_id,
             must_be_mentioned=context.settings.require_mention,
         )
-        positions = ReadPositions(context.notebook)
+        if context.is_in_cluster:  # Another node may receive. This one can send.
+            context.pulse.up()
+        await context.lead(partial(self._receive, bot, deliver))
+
+    async def _receive(self, bot: DiscordBot, deliver: Deliver) -> None:
+        context = self._context
+        # New ones each time: another node may have received since.
+        positions, resume_state = ReadPositions(context.notebook), None
+        if context.is_in_cluster:
+            resume_state = ResumeState(context.notebook, self._login_times, max_age=LOGIN_WINDOW)
         errors: BaseExceptionGroup[ChannelError] | None = None
         try:
             await positions.load()
+            if resume_state is not None:
+                await resume_state.load()
             async with asyncio.TaskGroup() as tasks:
                 reader = EventReader(
                     bot=bot,
@@ -105,9 +119,10 @@ class DiscordConnection:
                     interactions=Interactions(self._api, bot, context.browser, self._responses, tasks),
                     pulse=self._reader_pulse,
                     on_direct_chat=self.sender.learn_direct_channel,
+                    resume_state=resume_state,
                 )
                 name = f"{context.name}:{context.account}"
-                tasks.create_task(self._gateway.run(reader.receive), name=f"gateway:{name}")
+                tasks.create_task(self._gateway.run(reader.receive, resume_state), name=f"gateway:{name}")
                 tasks.create_task(reader.run(deliver), name=f"reader:{name}")
         except* ChannelError as group:
             errors = group

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from channels.discord.cache import GuildCache
 from channels.discord.catchup import HistoryReader, ReadPosition, ReadPositions
 from channels.discord.interactions import Interactions
+from channels.discord.resume_state import ResumeState
 from channels.discord.wire import UNREADABLE, DiscordBot, DiscordChat, Json, read_message
 from gateway.contract import Deliver, Inbound, PeerKind, Pulse, Verdict
 from gateway.errors import NotAccepted, Transient, Undeliverable
@@ -22,6 +23,8 @@ QUEUE_SIZE = 2_000
 """Events that may wait. Further ones are dropped and caught up on when the queue is empty."""
 RETRY_DELAY = 1.0
 """Seconds until a message that the core could not take is offered again."""
+SAVE_TIMEOUT = 2.0
+"""Seconds that the read positions may take to be saved at the end."""
 MAX_DROPPED_CHATS = 200
 """Chats without a read position for which the first dropped message is remembered."""
 HANDLED_EVENTS = {"MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE", "READY"}
@@ -47,19 +50,21 @@ class EventReader:
         interactions: Interactions,
         pulse: Pulse,
         on_direct_chat: Callable[[str, str], None],
+        resume_state: ResumeState | None = None,
     ) -> None:
         self._bot = bot
+        self._resume_state = resume_state
         self._positions = positions
         self._history = history
         self._guilds = guilds
         self._interactions = interactions
         self._pulse = pulse
         self._on_direct_chat = on_direct_chat
-        self._events: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(QUEUE_SIZE)
+        self._events: asyncio.Queue[tuple[str, Json, int]] = asyncio.Queue(QUEUE_SIZE)
         self._has_dropped = False
         self._first_dropped: dict[str, Json] = {}  # By channel, for chats that have no read position.
 
-    def receive(self, event: str, data: Json) -> None:
+    def receive(self, event: str, data: Json, sequence: int = 0) -> None:
         """Queue an event. Acknowledges an interaction at once, because Discord waits only three seconds."""
         if event not in HANDLED_EVENTS:
             self._guilds.update(event, data)
@@ -79,7 +84,7 @@ class EventReader:
             if is_unknown and len(self._first_dropped) < MAX_DROPPED_CHATS:
                 self._first_dropped.setdefault(channel, data)
         elif event != "INTERACTION_CREATE" or self._interactions.acknowledge(data):
-            self._events.put_nowait((event, data))
+            self._events.put_nowait((event, data, sequence))
 
     async def run(self, deliver: Deliver) -> None:
         """Handle events until cancelled."""
@@ -87,18 +92,28 @@ class EventReader:
             while True:
                 event: str = CatchUpEvent.POSTPONED
                 data: Json = {}
+                sequence = 0
                 if not self._history.is_due:
                     with suppress(TimeoutError):  # Then postponed chats are due.
                         async with asyncio.timeout_at(self._history.due_at):
-                            event, data = await self._events.get()
+                            event, data, sequence = await self._events.get()
                 await self._handle(event, data, deliver)
+                if self._resume_state is not None and sequence:
+                    is_complete = not self._history.postponed
+                    await self._resume_state.handled(event, data, sequence, is_complete=is_complete)
                 if self._has_dropped and self._events.empty():
                     self._has_dropped, dropped, self._first_dropped = False, self._first_dropped, {}
                     await self._handle(CatchUpEvent.DROPPED, dropped, deliver)
         finally:
             # If saving fails, some messages are read again after the next start. The core drops duplicates.
-            with suppress(Transient):
-                await asyncio.shield(self._positions.save())
+            with suppress(Transient, TimeoutError):
+                async with asyncio.timeout(SAVE_TIMEOUT):
+                    await asyncio.shield(self._save())
+
+    async def _save(self) -> None:
+        await self._positions.save()
+        if self._resume_state is not None:
+            await self._resume_state.save(is_complete=not self._history.postponed)
 
     async def _handle(self, event: str, data: Json, deliver: Deliver) -> None:
         """Handle an event, and retry while the error is transient. Later events wait, because order matters."""

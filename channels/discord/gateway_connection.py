@@ -11,7 +11,6 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -23,6 +22,7 @@ from discord.gateway import DiscordWebSocket, ReconnectWebSocket
 from discord.http import HTTPClient, Route
 
 from channels.discord.errors import RAISED, translate
+from channels.discord.resume_state import GatewaySession, ResumeState
 from channels.discord.wire import Json
 from config import Secret
 from gateway.contract import Pulse
@@ -41,6 +41,8 @@ HEARTBEAT_SLACK = 1.75
 """Heartbeat intervals without an acknowledgement. Discord asks for one in 41 s, so a dead connection costs 72 s."""
 MAX_RESUMES = 3
 """Failed attempts in a row to resume a session, before the bot logs in again."""
+MAX_RESUME_FAILURES = 10
+"""The same, with attempts that did not reach the session's host. Together they take about five minutes."""
 MAX_RECONNECT_DELAY = 60.0
 RECONNECT_REQUEST_INTERVAL = 30.0
 """Seconds between two reconnect requests that are still routine. Discord sends one every few hours."""
@@ -133,15 +135,6 @@ class _HttpClient(HTTPClient):
         return await super().request(route, **options)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Session:
-    """Everything that is needed to resume a gateway session."""
-
-    id: str
-    sequence: int | None
-    url: yarl.URL
-
-
 class DiscordGatewayConnection:
     """One bot's connection to the gateway. The caller opens and closes `client`."""
 
@@ -161,8 +154,9 @@ class DiscordGatewayConnection:
         self._pulse = pulse
         self._hello_timeout = hello_timeout
         self._sleep = sleep
-        self._on_event: Callable[[str, Json], None] | None = None
-        self._session: _Session | None = None
+        self._on_event: Callable[[str, Json, int], None] | None = None
+        self._resume_state: ResumeState | None = None
+        self._session: GatewaySession | None = None
         self._failures = 0  # Since the connection was last up, as is `_resumes`.
         self._resumes = 0
         self._heartbeat_interval = 0.0
@@ -170,12 +164,16 @@ class DiscordGatewayConnection:
         self._reconnect_requested_at: float | None = None
         self._deadline: asyncio.Timeout | None = None
 
-    async def run(self, on_event: Callable[[str, Json], None]) -> None:
-        """Stay connected until cancelled. Call `on_event` with each event, in order; it must not block.
+    async def run(self, on_event: Callable[[str, Json, int], None], resume_state: ResumeState | None = None) -> None:
+        """Stay connected until cancelled. Call `on_event` with each event and its number, in order; it must not block.
 
-        Raises `AuthRejected` if Discord rejects the bot. All other errors lead to another attempt.
+        With a `resume_state`, first resume the session that the last node has saved. Raises `AuthRejected` if Discord
+        rejects the bot. All other errors lead to another attempt.
         """
         self._on_event = on_event
+        self._resume_state = resume_state
+        self._session = None if resume_state is None else resume_state.session
+        self._failures = self._resumes = 0
         while True:
             is_routine = False
             error: ChannelError
@@ -193,7 +191,7 @@ class DiscordGatewayConnection:
                 error = translate(raised, self._token)
             if isinstance(error, AuthRejected):
                 raise error
-            if self._resumes >= MAX_RESUMES:
+            if self._resumes >= MAX_RESUMES or self._failures >= MAX_RESUME_FAILURES:
                 self._session = None
             if is_routine:
                 continue
@@ -209,7 +207,7 @@ class DiscordGatewayConnection:
         """Log in or resume, then read events until something is raised."""
         self._is_up = False
         session = self._session
-        url = session.url if session else await self._wait_for_login()
+        url = yarl.URL(session.url) if session else await self._wait_for_login()
         socket: DiscordWebSocket | None = None
         try:
             async with asyncio.timeout(self._hello_timeout):
@@ -231,7 +229,9 @@ class DiscordGatewayConnection:
             if socket is not None:
                 # discord.py clears the id when the gateway says that the session cannot be resumed.
                 known = socket.session_id
-                self._session = _Session(id=known, sequence=socket.sequence, url=socket.gateway) if known else None
+                self._session = (
+                    GatewaySession(id=known, sequence=socket.sequence, url=str(socket.gateway)) if known else None
+                )
             # A dead peer does not answer the close frame, so do not wait for it.
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT):
@@ -253,6 +253,8 @@ class DiscordGatewayConnection:
             self._pulse.down(f"The bot has logged in too often. The next login is in {delay:.0f} s.")
             await self._sleep(delay)
         self._login_limit.count()
+        if self._resume_state is not None:
+            await self._resume_state.login()
         return yarl.URL(url)
 
     def _receive(self, text: str) -> None:
@@ -273,7 +275,7 @@ class DiscordGatewayConnection:
                 if event == "READY" and not frame["d"].get("guilds"):
                     log.info("bot_in_no_server", hint="Invite the bot to a server, or send it a direct message.")
                 if self._on_event is not None:
-                    self._on_event(event, frame["d"])
+                    self._on_event(event, frame["d"], int(frame["s"]))
 
     def _extend_deadline(self) -> None:
         # Only acknowledgements extend it, not events: a half-dead connection may still deliver events.

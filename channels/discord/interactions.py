@@ -89,6 +89,7 @@ class Interactions:
     async def handle(self, interaction: Json, deliver: Deliver) -> None:
         """Hand the command to the core. If the core does not take it, tell the person why."""
         is_button = interaction["type"] == InteractionType.BUTTON
+        message_id: str | None = None
         try:
             data = interaction.get("data") or {}
             text = str(data.get("custom_id", "")) if is_button else command_text(data, self._browser.commands())
@@ -100,6 +101,9 @@ class Interactions:
                 acknowledged = self._pending.get(str(interaction["id"]))
                 is_private = self._is_private(interaction)
                 message_id = self._responses.open(interaction, acknowledged, is_private=is_private)
+                if self._responses.are_shared and acknowledged is not None:
+                    # Another node may answer, and Discord takes nothing before the acknowledgement.
+                    await asyncio.wait({acknowledged})
             inbound = Inbound(
                 address=address,
                 sender=sender,
@@ -122,6 +126,9 @@ class Interactions:
         else:
             if verdict is Verdict.IGNORED:
                 self._finish(interaction, NO_ACCESS)
+            elif verdict is Verdict.DUPLICATE and self._responses.are_shared:
+                # The node that received before has taken the command. Its answer may be there already.
+                self._responses.forget(message_id)
             elif verdict is Verdict.DUPLICATE:
                 self._finish(interaction, None)
 

@@ -71,14 +71,24 @@ class TelegramChannel:
                 f"{table}.options.poll_seconds must be a whole number from 1 to {MAX_POLL_SECONDS}: the number of "
                 "seconds for which Telegram may hold a request while there is nothing new."
             )
-        self._poll_seconds = seconds
+        longest = context.max_poll_seconds
+        self._poll_seconds = seconds if longest is None else min(seconds, max(1, int(longest)))
 
     async def run(self, deliver: Deliver) -> None:
         async with self._connected(deliver) as (api, handler):
             # The bot may have had a webhook in its last run. Saved parts of albums were acknowledged then, so Telegram
             # does not send them again.
             await WebhookAlbums(handler, self._context.notebook).resume()
-            await Poller(api, handler, self._context.pulse, max_wait=self._poll_seconds).run()
+            if self._context.is_in_cluster:  # Another node may poll. This one can send.
+                await handler.identify()
+                self._context.pulse.up()
+
+            async def poll() -> None:
+                # A new one each time: another node may have polled since.
+                lead = self._context.lead
+                await Poller(api, handler, self._context.pulse, max_wait=self._poll_seconds, confirm=lead.confirm).run()
+
+            await self._context.lead(poll)
 
     @asynccontextmanager
     async def _connected(self, deliver: Deliver) -> AsyncIterator[tuple[BotApi, UpdateHandler]]:

@@ -19,6 +19,8 @@ ALBUM_PAUSE = 0.3
 class Poller:
     """Polls Telegram. `max_wait` is the number of seconds for which Telegram may hold a request without updates.
 
+    `confirm` is called before each request for updates. It raises `NotAccepted` while another node may make one.
+
     Telegram forgets all updates before the offset of a request. So the offset never moves past an update that the core
     has not accepted.
     """
@@ -30,12 +32,14 @@ class Poller:
         pulse: Pulse,
         *,
         max_wait: int,
+        confirm: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._handler = handler
         self._pulse = pulse
         self._max_wait = max_wait
+        self._confirm = confirm
         self._sleep = sleep
         self._wait = 0
         self._offset: int | None = None
@@ -82,11 +86,13 @@ class Poller:
             # The next poll may be far away, or not come at all before a restart. Acknowledge the handled updates,
             # so that Telegram does not send them again.
             if self._offset is not None:
+                self._confirm()
                 await self._api.acknowledge(self._offset)
             raise
 
     async def _fetch(self, wait: int) -> list[ReceivedUpdate]:
         slack = max(MIN_SLACK, self._max_wait // 5)
+        self._confirm()
         received = await self._api.get_updates(self._offset, wait=wait, slack=slack)
         if not received:
             # Everything before the offset is acknowledged now. After a week without updates Telegram may continue with

@@ -12,7 +12,7 @@ from channels.telegram.api import BotApi
 from channels.telegram.menus import CommandMenus
 from channels.telegram.payloads import ReceivedUpdate, Update
 from channels.telegram.wire import BotIdentity, read_migration, read_update
-from gateway.contract import ChannelContext, Deliver, Inbound, Verdict
+from gateway.contract import ChannelContext, Deliver, Inbound, KnowsOwner, Verdict
 from gateway.errors import ChannelError
 
 BUTTON_EXPIRED = "This button is no longer in use."
@@ -70,6 +70,15 @@ class UpdateHandler:
             )
             self.run_in_background(self._menus.register(), name="telegram:menu")
         return self._bot
+
+    async def require_here(self, received: ReceivedUpdate) -> None:
+        """Raise `HeldElsewhere` if another node of the cluster owns the chat of an update."""
+        browser, update = self._context.browser, received.update
+        if update is None or not isinstance(browser, KnowsOwner):
+            return
+        inbound = read_update(update, await self.identify(), now=datetime.now(UTC))
+        if inbound is not None:
+            browser.require_here(inbound.address, inbound.sender)
 
     async def handle_all(self, received: Sequence[ReceivedUpdate]) -> tuple[set[int], ChannelError | None]:
         """Handle the updates of each chat in order, and all chats concurrently.

@@ -18,7 +18,11 @@ SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's n
 
 
 class TelegramWebhookChannel(TelegramChannel):
-    """One bot that Telegram calls. Telegram proves itself by a secret that is generated at each start."""
+    """One bot that Telegram calls. Telegram proves itself by a secret that is generated at each start.
+
+    In a cluster, Telegram's calls arrive at any node. So all nodes have the same secret, made from the token, and the
+    webhook stays registered when one of them stops.
+    """
 
     def __init__(self, context: ChannelContext) -> None:
         super().__init__(context)
@@ -32,22 +36,39 @@ class TelegramWebhookChannel(TelegramChannel):
             )
         self._path = f"/{context.name}/{context.account}/webhook"
         self._url = base.rstrip("/") + self._path
-        self._secret = Secret(secrets.token_urlsafe(32))
+        shared = hmac.new(self._token.reveal().encode(), self._url.encode(), "sha256").hexdigest()
+        self._secret = Secret(shared if context.is_in_cluster else secrets.token_urlsafe(32))
         self._albums: WebhookAlbums | None = None
 
     def routes(self) -> Sequence[Route]:
         return [
-            Route(method="POST", path=self._path, access=Access.CHANNEL, handle=self._handle, knows=self._is_telegram)
+            Route(
+                method="POST",
+                path=self._path,
+                access=Access.CHANNEL,
+                handle=self._handle,
+                knows=self._is_telegram,
+                takes_key=True,  # An update that comes twice is known by its id.
+            )
         ]
 
     async def run(self, deliver: Deliver) -> None:
         async with self._connected(deliver) as (api, handler):
-            albums = WebhookAlbums(handler, self._context.notebook)
-            await albums.resume()
+            albums = WebhookAlbums(handler, self._context.notebook, is_in_cluster=self._context.is_in_cluster)
+            if self._context.is_in_cluster:
+                handler.run_in_background(albums.deliver_abandoned(), name="telegram:abandoned_albums")
+            else:
+                await albums.resume()
             self._albums = albums
+            registration = WebhookRegistration(
+                api=api,
+                pulse=self._context.pulse,
+                url=self._url,
+                secret=self._secret,
+                is_shared=self._context.is_in_cluster,
+            )
             try:
-                pulse = self._context.pulse
-                await WebhookRegistration(api=api, pulse=pulse, url=self._url, secret=self._secret).run()
+                await registration.run()
             finally:
                 self._albums = None
 

@@ -4,10 +4,13 @@ By webhook, Telegram sends the next update of a chat only after the one before w
 https://github.com/tdlib/telegram-bot-api/blob/master/telegram-bot-api/WebhookActor.cpp. So each part of an album has
 to be acknowledged before the next one comes. Each part is saved in the notebook, and the album is delivered once no
 more parts come, or after a restart.
+
+In a cluster, the owner of a chat receives its updates, so that the parts of an album meet. If the owner dies, the other
+nodes deliver the parts that it has saved.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
@@ -32,6 +35,9 @@ MAX_ALBUMS = 100
 
 Also the number of delivered albums that are remembered."""
 
+ABANDONED_AFTER = 10.0
+"""Seconds that a saved part stays with the node of a cluster that has saved it. Longer than an album takes."""
+
 CHECK_INTERVAL = 45.0
 """Seconds between two checks of the webhook."""
 DELETE_TIMEOUT = 5.0
@@ -54,36 +60,77 @@ class WebhookAlbums:
     """Receives updates, and collects the parts of albums. Waits in background tasks of `handler`."""
 
     def __init__(
-        self, handler: UpdateHandler, notebook: Notebook, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        handler: UpdateHandler,
+        notebook: Notebook,
+        *,
+        is_in_cluster: bool = False,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._handler = handler
         self._notebook = notebook
+        self._is_in_cluster = is_in_cluster
         self._sleep = sleep
         self._albums: dict[AlbumKey, _Album] = {}
 
     async def resume(self) -> None:
         """Load the albums of the last run, and go on with those that were not delivered."""
         facts = await self._notebook.read()
+        self._learn_delivered(facts)
+        for key, parts in _saved_albums(facts).items():
+            album = self._albums.setdefault(key, _Album())
+            if not album.delivered_ids:
+                for part in parts.values():
+                    self._add(key, album, part)
+
+    def _learn_delivered(self, facts: Mapping[str, str]) -> None:
         # Oldest first, because `_deliver` forgets the first ones. Update ids grow, so lists of them sort like numbers.
         for name, ids in sorted(facts.items(), key=lambda fact: (len(fact[1]), fact[1])):
             if name.startswith(_ALBUM_KEY):
                 chat, _, media_group = name.removeprefix(_ALBUM_KEY).partition(":")
-                self._albums[int(chat), media_group] = _Album(delivered_ids=frozenset(map(int, ids.split())))
-        for name, raw in facts.items():
-            received = parse_update(raw) if name.startswith(_PART_KEY) else None
-            if received is None or received.album is None:
-                continue
-            album = self._albums.setdefault(received.album, _Album())
+                delivered = _Album(delivered_ids=frozenset(map(int, ids.split())))
+                self._albums.setdefault((int(chat), media_group), delivered)
+
+    async def deliver_abandoned(self) -> None:
+        """Deliver the saved parts of nodes that have died. Runs until cancelled.
+
+        All nodes do this, and may do it for the same album. The core accepts it once.
+        """
+        before: dict[AlbumKey, dict[int, ReceivedUpdate]] = {}
+        while True:
+            await self._sleep(ABANDONED_AFTER)
+            try:
+                facts = await self._notebook.read()
+                self._learn_delivered(facts)
+                saved = _saved_albums(facts)
+                for key, parts in saved.items():
+                    if key not in self._albums and before.get(key, {}).keys() == parts.keys():
+                        await self._deliver_abandoned(key, _Album(parts=parts))
+            except ChannelError as error:  # They are still there next time.
+                log.debug("albums_not_delivered", reason=str(error))
+            else:
+                before = saved
+
+    async def _deliver_abandoned(self, key: AlbumKey, album: _Album) -> None:
+        self._albums[key] = album
+        try:
+            await self._deliver(key, album)
+        finally:
             if not album.delivered_ids:
-                self._add(received.album, album, received)
+                del self._albums[key]
 
     async def receive(self, raw: str) -> None:
-        """Return once an update is delivered or saved. Raises `Transient` if neither is possible now."""
+        """Return once an update is delivered or saved. Raises `Transient` if neither is possible now.
+
+        In a cluster, raises `HeldElsewhere` if another node owns the chat.
+        """
         received = parse_update(raw)
         if received is None:
             # Telegram would repeat it for ever, and hold back the updates after it.
             log.warning("updates_without_id_skipped", count=1)
             return
+        if self._is_in_cluster:
+            await self._handler.require_here(received)
         key = received.album
         # Any other update in the chat ends its open album. Deliver the album first, to keep the order.
         ended = [(other, album) for other, album in self._open_albums() if other[0] == received.chat and other != key]
@@ -97,6 +144,8 @@ class WebhookAlbums:
 
     async def _save(self, key: AlbumKey, raw: str, received: ReceivedUpdate) -> bool:
         """Save a part of an album. Returns False if the part has to be delivered alone."""
+        if self._is_in_cluster and key not in self._albums:  # The last owner of the chat may have delivered it.
+            self._learn_delivered(await self._notebook.read())
         if key not in self._albums and len(self._open_albums()) >= MAX_ALBUMS:
             return False
         album = self._albums.setdefault(key, _Album())
@@ -162,18 +211,32 @@ class WebhookAlbums:
         )
 
 
+def _saved_albums(facts: Mapping[str, str]) -> dict[AlbumKey, dict[int, ReceivedUpdate]]:
+    """Return the saved parts of each album, by their update ids."""
+    albums: dict[AlbumKey, dict[int, ReceivedUpdate]] = {}
+    for name, raw in facts.items():
+        received = parse_update(raw) if name.startswith(_PART_KEY) else None
+        if received is not None and received.album is not None:
+            albums.setdefault(received.album, {})[received.id] = received
+    return albums
+
+
 def _album_name(key: AlbumKey) -> str:
     return f"{_ALBUM_KEY}{key[0]}:{key[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRegistration:
-    """Keeps the webhook registered, and reports whether Telegram can reach it."""
+    """Keeps the webhook registered, and reports whether Telegram can reach it.
+
+    One that is shared by the nodes of a cluster stays when a node stops.
+    """
 
     api: BotApi
     pulse: Pulse
     url: str
     secret: Secret
+    is_shared: bool = False
     clock: Callable[[], float] = time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
@@ -185,9 +248,10 @@ class WebhookRegistration:
             raise
         except BaseException:  # Including a cancellation, which is how a channel is stopped.
             # Without a webhook, Telegram keeps new updates until the next start. With one, it would call in vain.
-            with suppress(ChannelError, TimeoutError):
-                async with asyncio.timeout(DELETE_TIMEOUT):
-                    await self.api.delete_webhook()
+            if not self.is_shared:
+                with suppress(ChannelError, TimeoutError):
+                    async with asyncio.timeout(DELETE_TIMEOUT):
+                        await self.api.delete_webhook()
             raise
 
     async def _keep_registered(self) -> None:

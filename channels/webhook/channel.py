@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 
 import structlog
@@ -26,6 +27,7 @@ from gateway.contract import (
     Deliver,
     EarlierMessage,
     Inbound,
+    KnowsOwner,
     Outbound,
     OutboundKind,
     Receipt,
@@ -97,8 +99,10 @@ class WebhookChannel:
                 path=PATH,
                 access=Access.CHANNEL,
                 handle=self._handle,
+                handle_elsewhere=partial(self._handle, is_elsewhere=True),
                 knows=self._has_signature,
                 takes_any_type=True,
+                drops_repeats=True,
                 deadline=MAX_DEADLINE + 5,
             )
         ]
@@ -143,8 +147,12 @@ class WebhookChannel:
         presets = {hook.preset for hook in self._hooks.values()} if self._is_enabled else set()
         return any(has_signature(preset, headers) for preset in presets)
 
-    async def _handle(self, request: web.Request, _: Caller) -> web.StreamResponse:
-        """Authenticate a call, then read it. Respond once it is safe, and with the answer if that is due here."""
+    async def _handle(self, request: web.Request, _: Caller, *, is_elsewhere: bool = False) -> web.StreamResponse:
+        """Authenticate a call, then read it. Respond once it is safe, and with the answer if that is due here.
+
+        In a cluster, the node that owns the conversation does that: only it knows the answer, and whether the call is
+        refused. Raises `HeldElsewhere` at the others. With `is_elsewhere`, the call is accepted at any node.
+        """
         name, body = request.match_info["name"], await request.read()
         found = self._hooks.get(name) if self._is_enabled else None
         hook = found or self._decoy
@@ -178,8 +186,11 @@ class WebhookChannel:
             return responses.problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(fault))
         except RecursionError:  # It could just be read, but takes more of the stack to write.
             return responses.problem(HTTPStatus.BAD_REQUEST, "The body is nested too deeply.")
+        browser = self._context.browser
+        if isinstance(browser, KnowsOwner) and not is_elsewhere:
+            browser.require_here(inbound.address, inbound.sender)
         try:
-            return await self._accept(hook, inbound)
+            return await self._accept(hook, inbound, waits=hook.answer is HookAnswer.SYNC and not is_elsewhere)
         except PossibleReplay:
             self._report(name, "its body came before, under another id that is not signed")
             return responses.problem(HTTPStatus.CONFLICT, responses.SAME_BODY)
@@ -190,10 +201,10 @@ class WebhookChannel:
             wait = trouble.retry_after or RETRY_AFTER
             return responses.problem(HTTPStatus.SERVICE_UNAVAILABLE, str(trouble), retry_after=wait)
 
-    async def _accept(self, hook: HookSettings, inbound: Inbound) -> web.Response:
+    async def _accept(self, hook: HookSettings, inbound: Inbound, *, waits: bool) -> web.Response:
         if self._deliver is None:
             raise Transient("The gateway is starting or stopping.")
-        if hook.answer is not HookAnswer.SYNC:
+        if not waits:
             verdict = await self._deliver(inbound)
             if verdict is not Verdict.DUPLICATE:
                 return _taken(verdict)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from time import monotonic
 
@@ -17,14 +18,16 @@ from gateway.contract import (
     ChannelContext,
     Deliver,
     Inbound,
+    KnowsOwner,
     Outbound,
     OutboundKind,
     PeerKind,
     Receipt,
+    Sender,
     TextLimit,
     Verdict,
 )
-from gateway.errors import Transient
+from gateway.errors import HeldElsewhere, Transient
 
 MAX_MESSAGE_SIZE = 1024 * 1024
 """A larger message closes the connection with 1009 before the rest of it is read."""
@@ -68,7 +71,9 @@ class WebSocketChannel:
         self._clock = clock
         self._deliver: Deliver | None = None
         self._no_drafts_until = 0.0
-        self._hub = Hub(context.notebook, keeps_replies=self.keeps_replies)
+        browser = context.browser
+        is_shared = isinstance(browser, KnowsOwner) and browser.is_shared
+        self._hub = Hub(context.notebook, keeps_replies=self.keeps_replies, is_shared=is_shared)
 
     async def run(self, deliver: Deliver) -> None:
         """Accept messages until cancelled. Open sockets stay, so that pending answers can still be delivered."""
@@ -87,9 +92,20 @@ class WebSocketChannel:
         frame = message_frame(message, key=key, at=datetime.now(UTC), html=html)
         # A queued frame counts as sent. If the last connection breaks before that, the hub moves it to the mailbox.
         is_connected = self._hub.broadcast(message.address.peer, frame)
-        if not is_connected and self._hub.keeps(frame):
+        if not is_connected and (self._hub.keeps(frame) or self._is_elsewhere(message.address)):
             await self._hub.keep(message.address.peer, frame)
         return Receipt(message_id=key)
+
+    def _is_elsewhere(self, address: Address) -> bool:
+        """Return whether another node has the connections of a chat. The message comes from another conversation."""
+        browser = self._context.browser
+        if not isinstance(browser, KnowsOwner):
+            return False
+        try:
+            browser.require_here(address, Sender(id=address.peer))
+        except HeldElsewhere:
+            return True
+        return False
 
     def can_draft(self, address: Address) -> bool:  # noqa: ARG002 - the contract's signature.
         return True
@@ -107,7 +123,19 @@ class WebSocketChannel:
             self._no_drafts_until = started + took * (1 + DRAFT_PAUSE)
 
     async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Handle one client until it leaves. If cancelled, close its socket with 1001."""
+        """Handle one client until it leaves, or until another node takes over its chat. If cancelled, close with 1001.
+
+        Raises `HeldElsewhere` if another node owns the chat of the client.
+        """
+        address = Address(channel=self.name, account=self.account, kind=PeerKind.DIRECT, peer=caller.name)
+        sender = Sender(id=caller.name, name=caller.name, is_owner=caller.is_owner)
+        browser, moved = self._context.browser, asyncio.Event()
+        with browser.watched(address, sender, moved.set) if isinstance(browser, KnowsOwner) else nullcontext():
+            return await self._serve(request, address, sender, moved)
+
+    async def _serve(
+        self, request: web.Request, address: Address, sender: Sender, moved: asyncio.Event
+    ) -> web.StreamResponse:
         socket = web.WebSocketResponse(
             max_msg_size=MAX_MESSAGE_SIZE,
             compress=False,
@@ -124,11 +152,12 @@ class WebSocketChannel:
 
         connection = ClientConnection(
             socket,
-            caller,
-            Address(channel=self.name, account=self.account, kind=PeerKind.DIRECT, peer=caller.name),
+            sender,
+            address,
             hub=self._hub,
             browser=self._context.browser,
             deliver=self._deliver_if_running,
+            moved=moved,
             render=self._render,
             abort=abort,
             clock=self._clock,

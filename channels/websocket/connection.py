@@ -15,7 +15,6 @@ from gateway.contract import (
     Address,
     Attachment,
     Browser,
-    Caller,
     Deliver,
     Inbound,
     KnowsSetup,
@@ -35,6 +34,9 @@ MAX_REFUSALS = 200
 """How many frames above the limit get an error before the connection is closed. They refill at the same rate."""
 HISTORY_CHARS = 1_000_000
 SEND_TIMEOUT = 30.0
+CLOSE_TIMEOUT = 2.0
+"""How long a client may take to read the rest before its socket is closed."""
+MOVED = b"Another node serves this chat now. Connect again."
 NOT_NOW = "I can't accept messages right now. Please try again in a moment."
 
 
@@ -64,27 +66,33 @@ class TokenBucket:
 
 
 class ClientConnection:
-    """Handles the frames of one client in order: each is answered before the next is read."""
+    """Handles the frames of one client in order: each is answered before the next is read.
+
+    When another node of a cluster takes over the chat, `moved` is set, and the socket is closed. The client connects
+    again, and then its new connection is forwarded to that node.
+    """
 
     def __init__(
         self,
         socket: web.WebSocketResponse,
-        caller: Caller,
+        sender: Sender,
         address: Address,
         *,
         hub: Hub,
         browser: Browser,
         deliver: Deliver,
+        moved: asyncio.Event,
         render: RenderHtml | None,
         abort: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._socket = socket
-        self._sender = Sender(id=caller.name, name=caller.name, is_owner=caller.is_owner)
+        self._sender = sender
         self._address = address
         self._hub = hub
         self._browser = browser
         self._deliver = deliver
+        self._moved = moved
         self._render = render
         self._queue = SendQueue(abort)
         self._frames = TokenBucket(rate=FRAMES_PER_SECOND, burst=MAX_BURST, clock=clock)
@@ -97,6 +105,7 @@ class ClientConnection:
         if self._render is not None:
             await asyncio.to_thread(self._render, "*warm*")  # Loads the parser, once, so that no answer waits for that.
         await self._hub.load()
+        await self._hub.refresh(self._address.peer)
         # No `await` from here to `joined`: a question that the agent asks in a gap would be in neither the list of
         # open questions nor the broadcast.
         limit = self._browser.max_message_chars()
@@ -109,6 +118,7 @@ class ClientConnection:
             with self._hub.joined(self._address.peer, self._queue):
                 async with asyncio.TaskGroup() as group:
                     writer = group.create_task(self._write(), name=f"{self._address.channel}:writer")
+                    closer = group.create_task(self._close_when_moved(), name=f"{self._address.channel}:closer")
                     # The mailbox is in the send queue now. A crash before this line sends it again, with the same keys.
                     await self._hub.forget(self._address.peer)
                     code = WSCloseCode.OK
@@ -122,6 +132,7 @@ class ClientConnection:
                     except (RateLimitExceeded, TimeoutError):  # aiohttp raises the second after `receive_timeout`.
                         code = WSCloseCode.POLICY_VIOLATION
                     writer.cancel()
+                    closer.cancel()
         except TooManyConnections:
             code = WSCloseCode.TRY_AGAIN_LATER
         return code
@@ -138,6 +149,13 @@ class ClientConnection:
             except TimeoutError:
                 self._queue.abort()
                 return
+
+    async def _close_when_moved(self) -> None:
+        await self._moved.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._queue.wait_until_empty()
+        await self._socket.close(code=WSCloseCode.SERVICE_RESTART, message=MOVED)
 
     async def _handle(self, message: WSMessage) -> None:
         """Answer one frame; raises only `RateLimitExceeded`."""
@@ -169,6 +187,8 @@ class ClientConnection:
         match frame:
             case wire.ClientMessage():
                 await self._accept(frame)
+            case wire.SessionsRequest() | wire.HistoryRequest() if self._moved.is_set():
+                pass  # This node has forgotten the chat. The client asks again when it has connected again.
             case wire.SessionsRequest():
                 sessions = self._browser.sessions(self._address, self._sender)
                 self._queue.put(wire.SessionsFrame(sessions=sessions))

@@ -1,6 +1,7 @@
 """The open connections of each peer, and the mailboxes of peers that are not connected.
 
-Mailboxes are stored in the channel's notebook: a reminder may come days before its reader connects.
+Mailboxes are stored in the channel's notebook: a reminder may come days before its reader connects. The nodes of a
+cluster share the notebook, and the chat of a peer may move between them.
 """
 
 import asyncio
@@ -37,8 +38,9 @@ class Hub:
     After a crash a kept message may be sent twice, with the same key. Use it from one event loop.
     """
 
-    def __init__(self, notebook: Notebook, *, keeps_replies: bool = False) -> None:
+    def __init__(self, notebook: Notebook, *, keeps_replies: bool = False, is_shared: bool = False) -> None:
         self._notebook = notebook
+        self._is_shared = is_shared
         self._keeps_replies = keeps_replies
         self._queues: dict[str, list[SendQueue]] = {}
         self._mailboxes: OrderedDict[str, deque[MessageFrame]] = OrderedDict()
@@ -62,6 +64,24 @@ class Hub:
                     for message in _decode_mailbox(value.encode()):
                         self._add_to_mailbox(peer, message)
             self._is_loaded = True
+
+    async def refresh(self, peer: str) -> None:
+        """Replace the mailbox of `peer` by the stored one, in a cluster. Await this before `joined`."""
+        if self._is_shared:
+            async with self._loading:
+                await self._reload(peer)
+
+    async def _reload(self, peer: str) -> None:
+        value = (await self._notebook.read()).get(f"{_KEY_PREFIX}{peer}")
+        if value is None:
+            if peer in self._stored:  # Another node has delivered it.
+                self._stored.discard(peer)
+                self._mailboxes.pop(peer, None)
+            return
+        self._stored.add(peer)
+        with suppress(msgspec.DecodeError):  # As in `load`.
+            for message in _decode_mailbox(value.encode()):
+                self._add_to_mailbox(peer, message)
 
     @contextmanager
     def joined(self, peer: str, queue: SendQueue) -> Iterator[None]:
@@ -116,6 +136,14 @@ class Hub:
         Raises `Transient` if it could not be stored.
         """
         await self.load()
+        if not self._is_shared:
+            await self._store(peer, message)
+            return
+        async with self._loading:
+            await self._reload(peer)
+            await self._store(peer, message)
+
+    async def _store(self, peer: str, message: MessageFrame) -> None:
         evicted = self._add_to_mailbox(peer, message)
         stored = encode(list(self._mailboxes[peer])).decode()
         self._stored.difference_update(evicted)

@@ -29,6 +29,8 @@ class SendQueue:
         self._bytes = 0
         self._numbers = count()
         self._has_frames = asyncio.Event()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
         self._is_short = asyncio.Event()
         self._is_short.set()
         self._is_aborted = False
@@ -57,6 +59,7 @@ class SendQueue:
         self._frames[slot] = (frame, data)
         self._bytes += len(data)
         self._has_frames.set()
+        self._is_empty.clear()
         if len(self._frames) >= PAUSE_READING_AT:
             self._is_short.clear()
 
@@ -78,11 +81,17 @@ class SendQueue:
         self._bytes -= len(data)
         if len(self._frames) < PAUSE_READING_AT:
             self._is_short.set()
+        if not self._frames:
+            self._is_empty.set()
         return data
 
     async def wait_until_short(self) -> None:
         """Wait until fewer than `PAUSE_READING_AT` frames are queued, or the connection is aborted."""
         await self._is_short.wait()
+
+    async def wait_until_empty(self) -> None:
+        """Wait until all frames count as sent."""
+        await self._is_empty.wait()
 
     @property
     def _is_full(self) -> bool:

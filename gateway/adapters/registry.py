@@ -19,6 +19,7 @@ from gateway.contract import (
     ChannelContext,
     Deliver,
     HasRoutes,
+    Lead,
     Notebook,
     OpenChannel,
     Post,
@@ -122,9 +123,15 @@ class ChannelRegistry:
         relocate: Relocate | None = None,
         notebooks: Callable[[str, str], Notebook] = InMemoryStore,
         post: Post | None = None,
+        *,
+        leads: Callable[[str, str], Lead] | None = None,
+        max_poll_seconds: float | None = None,
     ) -> None:
+        """`leads` returns the `Lead` of a channel and account; it and `max_poll_seconds` are for nodes of a cluster."""
         self._browser = browser
         self._post = post
+        self._leads = leads
+        self._max_poll_seconds = max_poll_seconds
         self._notebooks = notebooks
         self._relocate = relocate
         self._open: dict[Identity, _Entry] = {}
@@ -232,6 +239,8 @@ class ChannelRegistry:
             context = replace(context, relocate=self._relocate)
         if self._post is not None:
             context = replace(context, post=self._post)
+        if self._leads is not None:
+            context = replace(context, lead=self._leads(name, account), max_poll_seconds=self._max_poll_seconds)
         opener = find_channel(name)
         try:
             channel = opener(context)

@@ -1,7 +1,7 @@
 """Services that a channel gets from the gateway: a session browser, and a small key-value store."""
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 
 from msgspec.structs import replace
 
@@ -155,6 +155,17 @@ class SessionBrowser:
         agent = settings.agents[route(settings, self._live.first_address(address), sender).agent]
         uses_rules = agent.backend is Backend.LLM and settings.providers[agent.provider].kind is ProviderKind.OFFLINE
         return uses_rules and is_owner(self._live, address, sender)
+
+    @property
+    def is_shared(self) -> bool:
+        return self._sessions.shards is not None
+
+    def require_here(self, address: Address, sender: Sender) -> None:
+        if self.is_shared:
+            self._sessions.require_here(self._scope(address, sender))
+
+    def watched(self, address: Address, sender: Sender, on_moved: Callable[[], None]) -> AbstractContextManager[None]:
+        return self._sessions.watched(self._scope(address, sender), on_moved)
 
     def _scope(self, address: Address, sender: Sender, guild: str | None = None) -> str:
         return route(self._live.settings, self._live.first_address(address), sender, guild).scope

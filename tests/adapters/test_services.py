@@ -7,6 +7,8 @@ from msgspec import structs
 from gateway.adapters.services import ChannelStore, InMemoryStore, SessionBrowser
 from gateway.contract import Address, EarlierMessage, Notebook, PeerKind, Sender, Verdict
 from gateway.daemon import Daemon
+from gateway.errors import HeldElsewhere
+from gateway.shards import SHARD_COUNT, Shards, shard_of
 from gateway.spool import Spool
 from tests.daemon.harness import Parrot, Slow, gateway, settings
 
@@ -52,6 +54,31 @@ async def test_the_answers_of_other_people_and_chats_are_not_found(tmp_path: Pat
         for sender, address in others:
             for event in ("e1", "e2", "e0"):
                 assert not texts(await earlier(daemon, event, sender, address))
+
+
+async def test_the_node_of_a_chat_is_found_by_its_scope(tmp_path: Path) -> None:
+    moves: list[str] = []
+    async with gateway(settings(tmp_path), Parrot.answering) as (daemon, chat):
+        await chat.say("hello", peer="ann", sender=ANN)
+        await chat.hear_message()
+        browser = SessionBrowser(daemon.live, daemon.sessions, daemon.approvals, daemon.spool)
+        browser.require_here(CHAT, ANN)
+        with browser.watched(CHAT, ANN, lambda: moves.append("alone")):
+            assert not browser.is_shared
+        daemon.sessions.shards = shards = Shards()
+        with pytest.raises(HeldElsewhere) as held:
+            browser.require_here(CHAT, ANN)
+        assert daemon.sessions.active(held.value.scope) is not None
+        number = shard_of(held.value.scope)
+        shards.epochs[number] = 1
+        shards.loading.add(number)
+        with pytest.raises(HeldElsewhere), browser.watched(CHAT, ANN, lambda: moves.append("too early")):
+            pass
+        shards.loading.clear()
+        with browser.watched(CHAT, ANN, lambda: moves.append("moved")):
+            shards.moved([number, (number + 1) % SHARD_COUNT])
+        shards.moved([number])
+        assert moves == ["moved"]
 
 
 async def write_and_read(store: Notebook) -> dict[str, str]:

@@ -224,6 +224,14 @@ class FakeDiscord:
         self._interactions[path["token"]] |= {"flags": (body.get("data") or {}).get("flags", 0), "is_deferred": True}
         return 204, None
 
+    def _do_read_interaction(self, path: dict[str, str], _body: Json) -> tuple[int, Any]:
+        interaction = self._interactions[path["token"]]
+        if self.expired or not interaction.get("is_deferred"):
+            return refusal(404, 10015, "Unknown Webhook")
+        if (shown := interaction.get("response")) is not None:
+            return 200, {**shown, "flags": interaction["flags"]}
+        return 200, {"id": "0", "content": "", "flags": interaction["flags"] | 128}
+
     def _do_edit_interaction(self, path: dict[str, str], body: Json) -> tuple[int, Any]:
         """Show the response below its command. It is as private as the acknowledgement."""
         interaction = self._interactions[path["token"]]
@@ -323,6 +331,7 @@ _ROUTES = {
     ("POST", "/interactions/{id}/{token}/callback"): "answer_interaction",
     ("POST", "/webhooks/{application}/{token}"): "tell_interaction",
     ("DELETE", "/webhooks/{application}/{token}/messages/@original"): "clear_interaction",
+    ("GET", "/webhooks/{application}/{token}/messages/@original"): "read_interaction",
     ("PATCH", "/webhooks/{application}/{token}/messages/@original"): "edit_interaction",
     ("GET", "/files/{name}"): "file",
 }

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,8 @@ class Session:
         frame = {"op": DISPATCH, "t": event, "s": len(self.events) + 1, "d": data}
         self.events.append(frame)
         if self.socket is not None and not self.socket.closed:
-            await self.socket.send_str(json.dumps(frame))
+            with suppress(ConnectionError):  # The bot was killed. It receives the event when it resumes.
+                await self.socket.send_str(json.dumps(frame))
 
 
 @dataclass(slots=True)
@@ -41,6 +43,9 @@ class Gateway:
     identifies: list[Json] = field(default_factory=list)
     resumed: list[Json] = field(default_factory=list)
     connections: int = 0
+    open: int = 0
+    most_open: int = 0
+    """The number of connections that were open at the same time."""
     heartbeats: int = 0
     sessions: dict[str, Session] = field(default_factory=dict)
     ready: Json = field(default_factory=dict)
@@ -89,9 +94,13 @@ class Gateway:
         await self._note(connections=self.connections + 1)
         if self.says_hello:
             await socket.send_str(json.dumps({"op": HELLO, "d": {"heartbeat_interval": self.interval * 1000}}))
-        async for message in socket:
-            if message.type is WSMsgType.TEXT:
-                await self._answer(socket, json.loads(message.data))
+        await self._note(open=self.open + 1, most_open=max(self.most_open, self.open + 1))
+        try:
+            async for message in socket:
+                if message.type is WSMsgType.TEXT:
+                    await self._answer(socket, json.loads(message.data))
+        finally:
+            await self._note(open=self.open - 1)
         return socket
 
     async def _answer(self, socket: web.WebSocketResponse, frame: Json) -> None:

@@ -36,7 +36,7 @@ class Recorder:
     delays: list[float] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def on_event(self, event: str, data: dict[str, str]) -> None:
+    def on_event(self, event: str, data: dict[str, str], _sequence: int) -> None:
         if event == "MESSAGE_CREATE":
             self.events.append(data["content"])
             self.changed.set()

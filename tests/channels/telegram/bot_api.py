@@ -27,6 +27,7 @@ Json = dict[str, Any]  # JSON of any shape.
 class Call:
     method: str
     fields: dict[str, str]
+    at: float = field(default_factory=time, compare=False)
 
     def json(self, name: str) -> Any:  # noqa: ANN401 - as `Json`.
         return json.loads(self.fields[name])
@@ -63,6 +64,9 @@ class FakeBotApi:
     pending: list[Json] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     files: dict[str, bytes | None] = field(default_factory=dict)
+    polls: int = 0
+    """Requests for updates that are under way."""
+    most_polls: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _next_update: int = 500
     _next_message: int = 100
@@ -137,7 +141,12 @@ class FakeBotApi:
         if method in self.lacks:
             return refusal(404, "Not Found: method not found")
         if method == "getUpdates":
-            return await self._get_updates(fields)
+            self.polls += 1
+            self.most_polls = max(self.most_polls, self.polls)
+            try:
+                return await self._get_updates(fields)
+            finally:
+                self.polls -= 1
         return self._result(method, fields)
 
     def _result(self, method: str, fields: dict[str, str]) -> tuple[int, Json]:
@@ -278,8 +287,8 @@ def text_update(text: str, number: int, sender: Json = ADA) -> Json:
     return {"update_id": number, "message": message}
 
 
-def album_part(number: int) -> Json:
-    update = text_update("", number)
+def album_part(number: int, sender: Json = ADA) -> Json:
+    update = text_update("", number, sender)
     photo = {"file_id": f"photo{number}", "file_unique_id": f"U{number}", "width": 1, "height": 1}
     update["message"] |= {"media_group_id": "A", "photo": [photo], "caption": f"look {number}"}
     del update["message"]["text"]

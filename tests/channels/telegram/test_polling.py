@@ -36,6 +36,7 @@ async def poll(
     pulse: PulseRecorder,
     sleep: Callable[[float], Awaitable[None]],
     delivered: list[Inbound] | None = None,
+    confirm: Callable[[], None] = lambda: None,
 ) -> list[Inbound]:
     """Poll until the token is revoked. Returns the delivered messages, which are added to `delivered` as they come."""
     delivered = [] if delivered is None else delivered
@@ -47,7 +48,7 @@ async def poll(
     async with asyncio.timeout(TEST_TIMEOUT), BotApi(Secret(TOKEN), api.url) as bot:
         with pytest.raises(AuthRejected):
             async with UpdateHandler(bot, CONTEXT, deliver) as handler:
-                await Poller(bot, handler, pulse, max_wait=50, sleep=sleep).run()
+                await Poller(bot, handler, pulse, max_wait=50, sleep=sleep, confirm=confirm).run()
     return delivered
 
 
@@ -69,6 +70,25 @@ async def test_retry_delays_grow_during_an_outage_and_restart_after_it(api: Fake
     assert delays == [1, 2, 5, 10, 30, 30, 17, 1]
     assert pulse.states.count("up") == 1
     assert "Another program" in pulse.states[0]
+
+
+async def test_no_updates_are_requested_while_another_node_may_poll(api: FakeBotApi) -> None:
+    outcomes = iter([None, NotAccepted("Another node may receive."), None])
+    requests: list[int] = []
+
+    def confirm() -> None:
+        if (refusal := next(outcomes)) is not None:
+            raise refusal
+
+    async def sleep(_: float) -> None:
+        requests.append(len(api.calls_of("getUpdates")))
+
+    fine = (200, {"ok": True, "result": []})
+    api.scripted["getUpdates"] += [fine, REVOKED]
+    pulse = PulseRecorder()
+    await poll(api, pulse, sleep, confirm=confirm)
+    assert requests == [1]
+    assert pulse.states == ["up"], "Telegram itself has not failed"
 
 
 async def test_an_album_is_one_message_even_if_its_parts_arrive_one_by_one(api: FakeBotApi) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -10,10 +11,11 @@ import pytest
 
 from channels.telegram import open_channel
 from config import ChannelSettings, Secret, Settings
+from gateway.contract import HasRoutes, Inbound, Verdict
 from gateway.daemon import Daemon
 from gateway.errors import CannotStart
 from tests.channels.telegram.bot_api import ADA, BOB, TOKEN, FakeBotApi, Json, album_part, text_update
-from tests.channels.telegram.harness import channel_context, gateway, settings
+from tests.channels.telegram.harness import PulseRecorder, channel_context, gateway, running, settings
 
 PATH = "/telegram/default/webhook"
 HEADER = "X-Telegram-Bot-Api-Secret-Token"
@@ -126,6 +128,25 @@ async def test_an_album_saved_by_webhook_is_delivered_after_a_change_to_polling(
     polling = by_webhook.channels["telegram"].model_copy(update={"options": {}})
     async with gateway(by_webhook.model_copy(update={"channels": {**by_webhook.channels, "telegram": polling}})):
         assert "look 1" in (await api.called("sendMessage")).fields["text"]
+
+
+async def test_a_node_of_a_cluster_that_stops_leaves_the_webhook_to_the_others(api: FakeBotApi) -> None:
+    configured = ChannelSettings(token=Secret(TOKEN), api_base=api.url, options={"webhook_url": "http://127.0.0.1"})
+
+    async def accept(_: Inbound) -> Verdict:
+        return Verdict.ACCEPTED
+
+    async with AsyncExitStack() as stack:
+        knows = []
+        for number in (1, 2):
+            pulse = PulseRecorder()
+            channel = open_channel(replace(channel_context(configured, pulse=pulse), max_poll_seconds=1.0))
+            assert isinstance(channel, HasRoutes)
+            knows.append(channel.routes()[0].knows)
+            await stack.enter_async_context(running(channel, accept, pulse))
+            await api.called("setWebhook", times=number)
+    assert api.webhook == f"http://127.0.0.1{PATH}"
+    assert all(known is not None and known({HEADER: api.secret}) for known in knows)
 
 
 @pytest.mark.parametrize("url", ["http://bot.example.org", "bot.example.org", "", 5])

@@ -3,18 +3,25 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
 from channels.telegram.api import BotApi
 from channels.telegram.updates import UpdateHandler
-from channels.telegram.webhook_receiver import ALBUM_QUIET_TIME, WebhookAlbums, WebhookRegistration
+from channels.telegram.webhook_receiver import (
+    ABANDONED_AFTER,
+    ALBUM_QUIET_TIME,
+    WebhookAlbums,
+    WebhookRegistration,
+)
 from config import ChannelSettings, Secret
 from gateway.adapters.services import InMemoryStore
-from gateway.contract import Deliver, Inbound, Notebook, Verdict
-from gateway.errors import AuthRejected, NotAccepted
+from gateway.contract import Address, Deliver, Inbound, Notebook, Sender, Verdict
+from gateway.errors import AuthRejected, HeldElsewhere, NotAccepted
+from gateway.testing import StubBrowser
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, TOKEN, FakeBotApi, album_part, refusal, text_update
 from tests.channels.telegram.harness import PulseRecorder, channel_context
 
@@ -31,6 +38,72 @@ async def collecting(
         albums = WebhookAlbums(handler, notebook, sleep=sleep)
         await albums.resume()
         yield albums
+
+
+class OwningBrowser(StubBrowser):
+    """The browser of a node that owns only the chats of some people."""
+
+    is_shared = True
+
+    def __init__(self, *owned: str) -> None:
+        super().__init__()
+        self.owned = set(owned)
+
+    def require_here(self, address: Address, _sender: Sender) -> None:
+        if address.peer not in self.owned:
+            raise HeldElsewhere(address.peer)
+
+    def watched(self, address: Address, sender: Sender, _on_moved: Callable[[], None]) -> AbstractContextManager[None]:
+        self.require_here(address, sender)
+        return nullcontext()
+
+
+@asynccontextmanager
+async def collecting_in_cluster(
+    api: FakeBotApi,
+    deliver: Deliver,
+    notebook: Notebook,
+    browser: OwningBrowser,
+    sleep: Callable[[float], Awaitable[None]],
+) -> AsyncIterator[WebhookAlbums]:
+    async with (
+        asyncio.timeout(TEST_TIMEOUT),
+        BotApi(Secret(TOKEN), api.url) as bot,
+        UpdateHandler(bot, replace(channel_context(ChannelSettings()), browser=browser), deliver) as handler,
+    ):
+        albums = WebhookAlbums(handler, notebook, is_in_cluster=True, sleep=sleep)
+        handler.run_in_background(albums.deliver_abandoned(), name="abandoned")
+        yield albums
+
+
+async def test_in_a_cluster_the_owner_of_a_chat_collects_its_albums_and_others_finish_them(api: FakeBotApi) -> None:
+    notebook, delivered = InMemoryStore(), asyncio.Queue[list[str]]()
+    may_look = asyncio.Semaphore(0)
+
+    async def sleep(delay: float) -> None:
+        if delay != ABANDONED_AFTER:
+            await asyncio.Event().wait()
+        await may_look.acquire()
+
+    async def deliver(inbound: Inbound) -> Verdict:
+        delivered.put_nowait([file.ref for file in inbound.attachments])
+        return Verdict.ACCEPTED
+
+    owner, other = OwningBrowser("42"), OwningBrowser()
+    async with collecting_in_cluster(api, deliver, notebook, other, sleep) as survivor:
+        async with collecting_in_cluster(api, deliver, notebook, owner, sleep) as dying:
+            with pytest.raises(HeldElsewhere):
+                await survivor.receive(json.dumps(album_part(1)))
+            for number in (1, 2):
+                await dying.receive(json.dumps(album_part(number)))
+        other.owned.add("42")
+        assert delivered.empty()
+        may_look.release()
+        may_look.release()
+        assert await delivered.get() == ["photo1", "photo2"]
+        await survivor.receive(json.dumps(album_part(2)))
+    assert delivered.empty()
+    assert list(await notebook.read()) == ["album:42:A"]
 
 
 async def test_an_album_interrupted_by_a_restart_is_still_one_message(api: FakeBotApi) -> None:

@@ -90,9 +90,11 @@ class Served:
 
 @asynccontextmanager
 async def serving_channel(
-    heartbeat: float = HEARTBEAT, clock: Callable[[], float] = time.monotonic
+    heartbeat: float = HEARTBEAT,
+    clock: Callable[[], float] = time.monotonic,
+    browser: StubBrowser | None = None,
 ) -> AsyncIterator[Served]:
-    browser, pulse = StubBrowser(), StubPulse()
+    browser, pulse = browser or StubBrowser(), StubPulse()
     channel = WebSocketChannel(
         context(browser, pulse), render=lambda text: f"<p>{text}</p>", heartbeat=heartbeat, clock=clock
     )

@@ -1,11 +1,17 @@
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
 
-from aiohttp import WSMsgType
+from aiohttp import WSCloseCode, WSMsgType
 
 from channels.websocket import WebSocketChannel
 from channels.websocket.channel import MAX_MESSAGE_SIZE
-from gateway.contract import Access, OutboundKind, Route
+from gateway.contract import Access, Address, OutboundKind, PeerKind, Route, Sender
+from gateway.errors import HeldElsewhere
 from gateway.testing import StubBrowser, StubPulse
 from tests.channels.websocket.harness import (
     Served,
@@ -18,6 +24,7 @@ from tests.channels.websocket.harness import (
     serving_channel,
     transport_of,
 )
+from tests.http import harness as http
 
 EMPTY_BEGINNING = b"\x01\x80mask"
 EMPTY_FRAGMENT = b"\x00\x80mask"
@@ -34,6 +41,66 @@ async def test_messages_are_refused_for_now_while_the_channel_is_not_running(idl
         await say(socket, "too late", "m3")
         assert (await frame(socket, "error"))["id"] == "m3"
     assert [inbound.text for inbound in idle.core.taken] == ["in time"]
+
+
+class BrowserOfOtherNode(StubBrowser):
+    is_shared = True
+
+    def require_here(self, address: Address, sender: Sender) -> None:
+        self.asked_for.append((address, sender))
+        raise HeldElsewhere("a scope")
+
+    @contextmanager
+    def watched(self, address: Address, sender: Sender, _on_moved: Callable[[], None]) -> Iterator[None]:
+        self.require_here(address, sender)
+        yield
+
+
+async def test_a_reply_to_a_chat_of_another_node_waits_for_its_next_connection() -> None:
+    """A hook may answer into a chat whose browser is connected to the owner of that chat."""
+    given = context(BrowserOfOtherNode(), StubPulse())
+    await WebSocketChannel(given).send(outbound("ding"), key="k")
+    assert any("ding" in value for value in (await given.notebook.read()).values())
+    alone = context(StubBrowser(), StubPulse())
+    await WebSocketChannel(alone).send(outbound("ding"), key="k")
+    assert await alone.notebook.read() == {}, "the transcript has it"
+
+
+@dataclass
+class MovingBrowser(StubBrowser):
+    """Its chats are at this node until `move` is called."""
+
+    is_shared = True
+    move: Callable[[], None] = print
+
+    def require_here(self, address: Address, sender: Sender) -> None:
+        pass
+
+    @contextmanager
+    def watched(self, _address: Address, _sender: Sender, on_moved: Callable[[], None]) -> Iterator[None]:
+        self.move = on_moved
+        yield
+
+
+async def test_a_client_whose_chat_moves_gets_the_rest_and_connects_again() -> None:
+    browser = MovingBrowser()
+    async with serving_channel(browser=browser) as served, served.connected() as socket:
+        await served.channel.send(outbound("the last words"), key="k")
+        browser.move()
+        assert (await socket.receive_json())["text"] == "the last words"
+        assert (await socket.receive()).type is WSMsgType.CLOSE
+        assert socket.close_code == WSCloseCode.SERVICE_RESTART
+
+
+async def test_a_chat_of_another_node_gets_no_websocket(tmp_path: Path) -> None:
+    """The request has to stay unanswered, so that it can be forwarded."""
+    browser = BrowserOfOtherNode()
+    channel = WebSocketChannel(context(browser, StubPulse()))
+    route = Route(method="GET", path="/web/ws", access=Access.OWNER, handle=channel.serve)
+    async with http.serving(tmp_path, [route]) as server:
+        assert await server.upgrade("/web/ws", http.BEARER) == HTTPStatus.SERVICE_UNAVAILABLE
+    address = Address(channel="web", kind=PeerKind.DIRECT, peer="owner")
+    assert browser.asked_for == [(address, Sender(id="owner", name="owner", is_owner=True))]
 
 
 async def test_an_answer_is_drafted_and_then_sent(served: Served) -> None:

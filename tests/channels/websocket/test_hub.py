@@ -130,3 +130,21 @@ async def test_recent_answers_are_bounded() -> None:
     assert [said.key for said in hub.recent_answers("a", "m5")] == ["k5"]
     assert not hub.recent_answers("a", "m0")
     assert not hub.recent_answers("b", "m5")
+
+
+async def test_the_mailbox_of_a_peer_follows_it_to_another_node() -> None:
+    notebook = context(StubBrowser(), StubPulse()).notebook
+    here, there = Hub(notebook, is_shared=True), Hub(notebook, is_shared=True)
+    for hub in (here, there):
+        await hub.load()
+    await here.keep("a", notice("n1"))
+    await there.keep("a", notice("n2"))
+    await there.refresh("a")
+    queue = send_queue()
+    with there.joined("a", queue):
+        await there.forget("a")
+    assert queue.unsent() == [notice("n1"), notice("n2")]
+    await here.refresh("a")
+    again = send_queue()
+    with here.joined("a", again):
+        assert again.unsent() == []
