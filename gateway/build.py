@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,11 @@ from gateway.api.programs import ProgramChannel
 from gateway.api.prompts import Prompts
 from gateway.api.routes import api_operations
 from gateway.api.sessions import SessionApi
+from gateway.cluster.arrivals import ArrivalQueue
+from gateway.cluster.identity import node_lease
+from gateway.cluster.node import ClusterNode
+from gateway.cluster.posts import Posts
+from gateway.cluster.sign_ins import SharedSignIns
 from gateway.commands.agents import AgentCommands
 from gateway.commands.approvals import ApprovalCommands
 from gateway.commands.archive import ArchiveCommands
@@ -44,14 +49,17 @@ from gateway.commands.repos import RepoCommands
 from gateway.commands.runner import CommandRunner
 from gateway.commands.sessions import SessionCommands
 from gateway.commands.turns import TurnCommands
-from gateway.daemon import Daemon, ProcessControls
+from gateway.daemon import SHARED_FACTS, Daemon, ProcessControls
 from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
-from gateway.descriptors import descriptor_limit, descriptors_for_connections
+from gateway.database.node_lease import NodeLease
+from gateway.descriptors import connections_within, descriptor_limit
 from gateway.files.download import AttachmentDownloads
 from gateway.files.migration import migrate_workspaces
+from gateway.files.shared import shared_files
 from gateway.files.store import FileStore
 from gateway.files.uploads import FileRoutes
 from gateway.http.auth import Auth, load_or_make_token
+from gateway.http.forwarding import DEADLINE, Forwarder
 from gateway.http.responses import HttpLimits
 from gateway.http.routes import core_routes
 from gateway.http.server import HttpServer
@@ -74,13 +82,15 @@ from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.long_replies import LongReplies, max_reply_parts
 from gateway.outbound.reactions import WaitingReactions
+from gateway.placement import Placement
 from gateway.reminders import Reminders, ReminderScheduler
 from gateway.repos.git import Git
 from gateway.repos.repositories import Repositories
 from gateway.repos.worktrees import Worktrees
 from gateway.sandbox.program_process import end_orphans
 from gateway.sessions import SessionManager
-from gateway.spool import AddToOutbox, Spool
+from gateway.shards import Shards
+from gateway.spool import AddToOutbox, Spool, SpoolUnavailable
 from gateway.storage import START_TIMEOUT, database_name, open_storage
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import ApprovalGate, Approvals
@@ -94,6 +104,9 @@ from gateway.turns.runner import TurnRunner
 from gateway.turns.usage import Meter
 
 utc_now = partial(datetime.now, UTC)
+
+TAKEOVER_SECONDS = 4.0
+"""Seconds that a takeover may need after the lease of a node has expired, while requests wait for the next owner."""
 
 
 @asynccontextmanager
@@ -116,25 +129,35 @@ async def open_daemon(
         closing.enter_context(DataDirLock(directory))
         require_complete_restore(directory)
         await asyncio.to_thread(end_orphans)
+        lease = node_lease(settings) if settings.cluster.enabled else None
         spool, storage = await closing.enter_async_context(
-            open_storage(settings, max_wait=START_TIMEOUT, shutdown=shutdown)
+            open_storage(settings, max_wait=START_TIMEOUT, shutdown=shutdown, lease=lease)
         )
-        store = FileStore(directory / "files", settings.files.max_stored_bytes)
+        if lease is not None:
+            spool.shards, spool.shared_facts = Shards(), SHARED_FACTS
+            spool.safe_seconds = lease.safe_seconds
+        store = FileStore(directory / "files", settings.files.max_stored_bytes, shared_files(settings))
         await store.open()
         homes = AgentHomes(directory / "agents")
 
         async def remove_files(session: str) -> bool:
             return await store.remove_session(session) and await homes.remove(session)
 
-        sessions = await SessionManager.open(storage, settings.session, now, journal=spool, remove_files=remove_files)
+        sessions = await SessionManager.open(
+            storage, settings.session, now, journal=spool, remove_files=remove_files, shards=spool.shards
+        )
         closing.push_async_callback(sessions.close)
-        await sessions.recover()
-        for folders in (store, homes):
-            await folders.remove_orphans(
-                (meta.key for scope in sessions.scopes() for meta in sessions.list(scope)),
-                archived=await sessions.archive.transcript_names(),
-            )
-        await migrate_workspaces(settings, spool=spool, store=store, sessions=sessions)
+        if lease is None:  # A node of a cluster reads the sessions of a shard when it takes that.
+            await sessions.recover()
+            for folders in (store, homes):
+                await folders.remove_orphans(
+                    (meta.key for scope in sessions.scopes() for meta in sessions.list(scope)),
+                    archived=await sessions.archive.transcript_names(),
+                )
+            await migrate_workspaces(settings, spool=spool, store=store, sessions=sessions)
+        elif not await asyncio.to_thread(homes.are_empty):
+            with suppress(SpoolUnavailable):  # The next start does it.
+                await homes.remove_orphans(await sessions.stored_keys())
         token = await asyncio.to_thread(load_or_make_token, directory, settings.http.token)
         also_hide(token)
         daemon = build_daemon(
@@ -143,11 +166,12 @@ async def open_daemon(
             store=store,
             sessions=sessions,
             homes=homes,
-            auth=Auth(token),
+            auth=Auth(token, is_shared=lease is not None),
             listen=listen,
             now=now,
             shutdown=shutdown,
             controls=controls,
+            lease=lease,
         )
         # Before the server listens: a program whose token is not known yet would be refused for good.
         daemon.live.token_book.read(await spool.facts(TOKEN_FACTS))
@@ -168,6 +192,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     now: Callable[[], datetime] = utc_now,
     shutdown: ShutdownRequest | None = None,
     controls: ProcessControls | None = None,
+    lease: NodeLease | None = None,
 ) -> Daemon:
     """Build every part, each from those before it. The caller opens and closes the stores and the server."""
     shutdown = shutdown or ShutdownRequest()
@@ -176,17 +201,30 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     server: HttpServer
     daemon: Daemon
     coding_agents: CodingAgents
+    intake: Intake
+    cluster: ClusterNode | None = None
+    forwarder: Forwarder | None = None
+    sign_ins: SharedSignIns | None = None
 
     live = Live(settings, token_book=TokenBook(now))
     metrics = Metrics()
-    repos = Repositories(live)
+    placement = Placement(live, spool, settings.cluster.labels)
+    repos = Repositories(live, placement)
 
     # Channels and outbound messages.
     migrations = ChatMigrations(live, spool)
     approvals = Approvals(live, sessions)
     grants = GrantBook(live, now=now)
     browser = SessionBrowser(live, sessions, approvals, spool)
-    channels = ChannelRegistry(browser, migrations.record, partial(ChannelStore, spool), post_safely)
+    posts = Posts(lambda: spool.safe_seconds_left)
+    channels = ChannelRegistry(
+        browser,
+        migrations.record,
+        partial(ChannelStore, spool),
+        post_safely,
+        leads=None if lease is None else posts.lead,
+        max_poll_seconds=None if lease is None else lease.seconds / 4,
+    )
     downloads = AttachmentDownloads(live=live, store=store, sessions=sessions, channels=channels.by_identity)
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)
@@ -246,6 +284,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         metrics=metrics,
         is_stopping=shutdown.is_requested,
         now=now,
+        cluster=lambda: None if cluster is None else cluster.report(),
     )
     housekeeping = Housekeeping(
         live=live,
@@ -276,7 +315,15 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     )
     slots = JobSlots(settings.gateway.max_parallel_turns)
     context = TurnContext(
-        live=live, agents=agents, mcp=mcp, sessions=sessions, meter=meter, compactor=compactor, store=store, now=now
+        live=live,
+        agents=agents,
+        mcp=mcp,
+        sessions=sessions,
+        meter=meter,
+        compactor=compactor,
+        store=store,
+        spool=spool,
+        now=now,
     )
     coding_agents = CodingAgents(live=live, sessions=sessions, store=store, homes=homes, worktrees=worktrees)
     turns = TurnRunner(
@@ -295,6 +342,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         coding_agents=coding_agents,
         reminders=reminders,
         compactor=compactor,
+        placement=placement,
         slots=slots,
     )
     revocation = Revocation(live, lanes, readings, turns)
@@ -384,6 +432,8 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         repos=repos,
         now=now,
     )
+    shards = Shards() if spool.shards is None else spool.shards
+    arrivals = ArrivalQueue(spool, shards, placement, lambda inbound: intake.deliver(inbound))  # noqa: PLW0108 - made below.
     intake = Intake(
         live=live,
         spool=spool,
@@ -395,14 +445,42 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         unknown_senders=UnknownSenders(live, pairing, now=now),
         owner_chats=owner_chats,
         repos=repos,
+        placement=placement,
         metrics=metrics,
         now=now,
+        catch_up=None if lease is None else arrivals.catch_up,
     )
+    if lease is not None:
+        cluster = ClusterNode(
+            lease=lease,
+            spool=spool,
+            shards=shards,
+            sessions=sessions,
+            arrivals=arrivals,
+            posts=posts,
+            placement=placement,
+            on_left=lambda url: forwarder.drop(url) if forwarder is not None else None,
+        )
+        sign_ins = SharedSignIns(auth, spool, now=now)
+        forwarder = Forwarder(
+            cluster.locate,
+            lambda: auth.token,
+            moves=lambda: shards.moves,
+            deadline=max(DEADLINE, lease.seconds + TAKEOVER_SECONDS),
+        )
     channels.open(settings)
 
     # The API for programs.
     programs = ProgramSessions(
-        live=live, sessions=sessions, lanes=lanes, spool=spool, delivery=delivery, intake=intake, repos=repos, now=now
+        live=live,
+        sessions=sessions,
+        lanes=lanes,
+        spool=spool,
+        delivery=delivery,
+        intake=intake,
+        repos=repos,
+        placement=placement,
+        now=now,
     )
     for name in PROGRAM_CHANNELS:
         channels.host(ProgramChannel(name, programs.record_notice))
@@ -443,6 +521,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         context=context,
         meter=meter,
         spool=spool,
+        placement=placement,
         slots=slots,
         locks=turns.workspace_locks,
         now=now,
@@ -477,7 +556,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         settings.http,
         auth=auth,
         routes=[
-            *core_routes(auth=auth, health=status.health, url=lambda: server.url),
+            *core_routes(auth=auth, health=status.health, url=lambda: server.url, sign_ins=sign_ins),
             *operator.routes(),
             *status.routes(),
             *doctor_routes(
@@ -500,10 +579,12 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         ],
         control_path=settings.gateway.data_dir / "control.sock",
         find_token=live.token_book.identify,
+        knows_token=lambda token: live.token_book.find(token) is not None,
         rate_limit=lambda: live.settings.api.rate_limit,
         is_ready=lambda: daemon.is_recovered,
         listen=listen,
-        limits=HttpLimits.within(descriptors_for_connections(descriptor_limit())),
+        limits=HttpLimits.within(connections_within(descriptor_limit(), is_in_cluster=lease is not None)),
+        forwarder=forwarder,
     )
     daemon = Daemon(
         live=live,
@@ -528,6 +609,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         status=status,
         housekeeping=housekeeping,
         turns=turns,
+        placement=placement,
         coding_agents=coding_agents,
         commands=commands,
         pairing=pairing,
@@ -540,8 +622,10 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         stateless=stateless,
         worktrees=worktrees,
         auth=auth,
+        sign_ins=sign_ins,
         server=server,
         shutdown=shutdown,
+        cluster=cluster,
         now=now,
     )
     return daemon

@@ -1,10 +1,11 @@
 """The daemon: starts the parts that `build.py` made, applies new settings, and shuts down in order."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,12 +17,16 @@ from gateway.access.guests import FACTS, Person
 from gateway.access.owner_chats import OWNER_CHAT_FACTS, OwnerChats
 from gateway.access.pairing import Pairing
 from gateway.access.rules import Live, may_talk, named_people
-from gateway.access.tokens import TokenIssuer
+from gateway.access.tokens import TOKEN_FACTS, TokenIssuer
 from gateway.acp.pool import CodingAgents
 from gateway.adapters.registry import ChannelRegistry
 from gateway.aio import ShutdownRequest
 from gateway.api.events import EventStreams
 from gateway.api.program_sessions import ProgramSessions
+from gateway.cluster.identity import announced_address, shared_digest
+from gateway.cluster.listener import Listener
+from gateway.cluster.node import ClusterNode
+from gateway.cluster.sign_ins import SIGN_OUT_FACTS, SharedSignIns
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
@@ -42,10 +47,12 @@ from gateway.observability.status import GatewayStatus
 from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
+from gateway.placement import Placement
 from gateway.reminders import ReminderScheduler
 from gateway.repos.worktrees import WORKSPACE_FACTS, Worktrees
 from gateway.routing import is_reachable
 from gateway.sessions import SessionManager
+from gateway.sessions.keys import parse_key
 from gateway.sessions.storage.hidden import HiddenSessions
 from gateway.spool import GRANT_FACTS, ResetAttempts, Spool, SpoolBroken, SpoolUnavailable, WrongState
 from gateway.turns.agents import AgentRegistry
@@ -60,8 +67,17 @@ log = structlog.get_logger()
 SCOPES_AT_ONCE = 1000
 """Scopes that the check for hidden sessions looks at before it lets other tasks run."""
 
+SHARED_FACTS = (FACTS, OWNER_CHAT_FACTS, GRANT_FACTS, MIGRATION_FACTS, TOKEN_FACTS, SIGN_OUT_FACTS)
+"""The prefixes of the facts that every node of a cluster has in memory."""
+
 FINAL_TIMEOUT = 5.0
 """Seconds for stopped turns to end, and again for committed replies to be sent. The outbox keeps the rest."""
+
+
+class _Book(Protocol):
+    """Facts in memory."""
+
+    def read(self, facts: Mapping[str, str]) -> None: ...
 
 
 class ProcessControls(Protocol):
@@ -105,6 +121,7 @@ class Daemon:
     status: GatewayStatus
     housekeeping: Housekeeping
     turns: TurnRunner
+    placement: Placement
     coding_agents: CodingAgents
     commands: CommandRunner
     pairing: Pairing
@@ -117,8 +134,10 @@ class Daemon:
     stateless: StatelessRuns
     worktrees: Worktrees
     auth: Auth
+    sign_ins: SharedSignIns | None
     server: HttpServer
     shutdown: ShutdownRequest
+    cluster: ClusterNode | None
     now: Callable[[], datetime]
     is_recovered: bool = False
     """The work of the last run is back in its lanes, so programs may send prompts."""
@@ -141,56 +160,148 @@ class Daemon:
         async with asyncio.TaskGroup() as tasks:
             for lanes in (self.lanes, self.readings, self.delivery.chats, self.reactions.lanes):
                 lanes.open(tasks)
+            if self.cluster is not None:
+                self.cluster.arrivals.lanes.open(tasks)
             self.downloads.open(tasks)
             self.compactor.open(tasks)
             self.coding_agents.open(tasks)
             self.mcp.start(tasks, self.live.settings.mcp)
+            start = partial(self._start, tasks)
             side_tasks = [
-                tasks.create_task(self.housekeeping.run(), name="flush"),
-                tasks.create_task(self._fail_when_spool_breaks(), name="spool:broken"),
-                tasks.create_task(watch_lag(self.metrics.lag.observe), name="loop:lag"),
-                tasks.create_task(self.tokens.run(), name="tokens"),
-                tasks.create_task(self.stateless.run(), name="openai:usage"),
+                start(self.housekeeping.run, name="flush"),
+                start(self._fail_when_spool_breaks, name="spool:broken"),
+                start(partial(watch_lag, self.metrics.lag.observe), name="loop:lag"),
+                start(self.tokens.run, name="tokens"),
+                start(self.stateless.run, name="openai:usage"),
             ]
             await self._recover()
+            if self.cluster is not None:
+                side_tasks.append(start(self.cluster.run, name="cluster"))
             self.is_recovered = True
             self.channels.start(tasks, self.intake.deliver)
             # A channel without a connection is up after two rounds of the loop: its supervisor's and its own.
             for _ in range(2):
                 await asyncio.sleep(0)
             ready()
-            side_tasks.append(tasks.create_task(self.agents.warm_up(), name="providers:warming_up"))
-            side_tasks.append(tasks.create_task(self.programs.run(), name="api:idle_sessions"))
-            side_tasks.append(tasks.create_task(self.worktrees.run(), name="worktrees"))
-            reminders = tasks.create_task(self.reminders.run(), name="reminders")
+            side_tasks.append(start(self.agents.warm_up, name="providers:warming_up"))
+            side_tasks.append(start(self.programs.run, name="api:idle_sessions"))
+            side_tasks.append(start(self.worktrees.run, name="worktrees"))
+            reminders = start(self.reminders.run, name="reminders")
             await self.shutdown.wait()
             reminders.cancel()
             await self._shut_down()
             for task in side_tasks:
                 task.cancel()
 
+    def _start(self, tasks: asyncio.TaskGroup, work: Callable[[], Awaitable[None]], *, name: str) -> asyncio.Task[None]:
+        """Start a task whose failure ends the daemon. Then the turns that run go on after the next start."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception:
+                # The group cancels the turns next. They must not take that for a /stop.
+                self.turns.suspend()
+                self.commands.suspend()
+                raise
+
+        return tasks.create_task(run(), name=name)
+
     async def _recover(self) -> None:
-        """Load the facts of the previous run, and continue its unfinished work before any message comes in."""
+        """Load the facts of the previous run, and continue its unfinished work before any message comes in.
+
+        A node of a cluster takes its share of the shards, and continues their work.
+        """
         await self.meter.load()
-        self.live.guest_book.read(await self.spool.facts(FACTS))
-        self.owner_chats.read(await self.spool.facts(OWNER_CHAT_FACTS))
-        self.grants.read(await self.spool.facts(GRANT_FACTS))
-        self.migrations.read(await self.spool.facts(MIGRATION_FACTS))
-        self.worktrees.read(await self.spool.facts(WORKSPACE_FACTS))
-        await WorkRecovery(
+        await self.read_facts()
+        if self.cluster is not None:
+            self.cluster.listener = Listener(self.live.settings, self.cluster.notified)
+            self.cluster.listener.start()
+            address = await asyncio.to_thread(announced_address, self.live.settings, self.server.url)
+            await self.cluster.start(address, self)
+        else:
+            self.worktrees.read(await self.spool.facts(WORKSPACE_FACTS))
+            await self.recover_work()
+        await LostSpool(live=self.live, spool=self.spool, sessions=self.sessions, delivery=self.delivery).report()
+        await self._warn_of_hidden_sessions()
+
+    async def read_facts(self, prefixes: Collection[str] = SHARED_FACTS) -> None:
+        """Load who has access, and what they have allowed. Another node of the cluster may have changed it."""
+        books: dict[str, _Book] = {
+            FACTS: self.pairing,
+            OWNER_CHAT_FACTS: self.owner_chats,
+            GRANT_FACTS: self.grants,
+            MIGRATION_FACTS: self.migrations,
+            TOKEN_FACTS: self.tokens,
+        }
+        # In this order: a grant of a person who has lost access is dropped.
+        for prefix, book in books.items():
+            if prefix in prefixes:
+                await self.spool.use_facts(prefix, book.read)
+        if self.sign_ins is not None and SIGN_OUT_FACTS in prefixes:
+            await self.spool.use_facts(SIGN_OUT_FACTS, self._read_sign_outs)
+
+    def _read_sign_outs(self, facts: Mapping[str, str]) -> None:
+        if self.sign_ins is not None:
+            self.server.drop_cookies(self.sign_ins.read(facts))
+
+    async def recover_work(self, shards: Sequence[int] | None = None) -> None:
+        """Continue the unfinished work of the last run, or of shards that this node has taken over."""
+        if shards is not None:
+            self.worktrees.take(await self.spool.facts(WORKSPACE_FACTS), shards)
+        await self._recovery().run(shards)
+
+    async def recover_turns(self, turns: Collection[str]) -> None:
+        """Continue turns that have waited for a node with a label that this one lacks."""
+        await self._recovery().run_turns(turns, list(self.spool.shards or ()))
+
+    async def deliver_revived(self) -> None:
+        """Send replies that a person has revived at another node of the cluster."""
+        for row in await self.spool.take_revived():
+            self.delivery.enqueue(row)
+
+    def busy_scopes(self) -> set[str]:
+        """Return the scopes with work in memory: a node of a cluster keeps their shards."""
+        lanes = (*self.lanes.keys(), *self.coding_agents.sessions)
+        scopes = {parse_key(key)[0] for key in lanes} | {*self.readings.keys()} | self.delivery.busy_scopes()
+        return scopes if self.cluster is None else scopes | {*self.cluster.arrivals.busy_scopes()}
+
+    def is_drained(self) -> bool:
+        """Return whether no turn or command runs, apart from those that wait for a person."""
+        is_busy = self.lanes.busy_count or self.readings.busy_count
+        return not is_busy and (self.cluster is None or not self.cluster.arrivals.busy_scopes())
+
+    def shards_opened(self) -> None:
+        """Look again when the next reminder is due, for a node of a cluster serves more shards now."""
+        self.reminders.recompute()
+
+    def shards_moved(self, shards: Collection[int]) -> None:
+        """Forget the worktrees and the waiting messages in shards that other nodes of the cluster own now."""
+        self.worktrees.forget(shards)
+        self.delivery.forget(shards)
+
+    def suspend_work(self) -> None:
+        """Stop all work of a node that may lose its shards. The next owners continue it."""
+        self.turns.suspend()
+        self.commands.suspend()
+        for lanes in (self.lanes, self.readings):
+            lanes.stop_all("")
+        self.delivery.chats.stop_all("")
+
+    def _recovery(self) -> WorkRecovery:
+        return WorkRecovery(
             spool=self.spool,
             sessions=self.sessions,
             lanes=self.lanes,
             readings=self.readings,
             delivery=self.delivery,
             approvals=self.approvals,
+            placement=self.placement,
             reactions=self.reactions,
             metrics=self.metrics,
             max_age=timedelta(seconds=self.live.settings.gateway.max_backlog_age),
             now=self.now(),
-        ).run()
-        await LostSpool(live=self.live, spool=self.spool, sessions=self.sessions, delivery=self.delivery).report()
-        await self._warn_of_hidden_sessions()
+        )
 
     async def _warn_of_hidden_sessions(self) -> None:
         """Log how many sessions no message gets to, because the settings that form their scopes have changed."""
@@ -224,6 +335,8 @@ class Daemon:
         await agents.warm_up()
 
         self.live.settings = settings
+        if self.cluster is not None:
+            self.cluster.lease.config = shared_digest(settings)
         self.coding_agents.end_removed()
         if self.auth.replace_token(token):
             also_hide(token)
@@ -267,8 +380,12 @@ class Daemon:
         A second shutdown request skips the waits.
         """
         log.info("shutdown_started", running=self.lanes.running, waiting=self.lanes.waiting)
-        # 1. Accept nothing more, and let running turns and commands finish.
+        # 1. Accept nothing more, and let running turns and commands finish. A node of a cluster gives everything else
+        #    to the other nodes at once, and passes new messages on to them.
         self.intake.close()
+        self.server.end_connections()
+        if self.cluster is not None:
+            await self.shutdown.wait_for(self.cluster.leave(self.shutdown_timeout), self.shutdown_timeout)
         await self.shutdown.wait_for(self._drained(), self.shutdown_timeout)
         # 2. Stop the turns that are still running. Suspended turns continue after the next start, and so do waiting
         #    messages, which keep their reactions until then.
@@ -287,6 +404,8 @@ class Daemon:
         self.lanes.abort()
         self.readings.abort()
         self.delivery.chats.stop_all("")
+        if self.cluster is not None:
+            self.cluster.arrivals.lanes.stop_all("")
         # 4. Write everything down. A suspended turn did not crash, so its attempt does not count.
         suspended += self.commands.suspended
         with suppress(SpoolUnavailable, WrongState):  # Then the attempt counts after all; each turn has a few.
@@ -294,7 +413,11 @@ class Daemon:
         await self.tokens.save_last_uses()
         await self.stateless.store_usage()
         await self.flusher.flush()
+        if self.cluster is not None:
+            await self.cluster.release()
         # 5. Disconnect.
+        if self.cluster is not None and self.cluster.listener is not None:
+            self.cluster.listener.stop()
         self.events.close()
         await self.channels.stop()
         await self.mcp.stop()

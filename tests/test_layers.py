@@ -32,6 +32,7 @@ PACKAGES = (
     "lean_imports",
     "lanes",
     "routing",
+    "shards",
     "http",
     # Storage and access.
     "database",
@@ -42,6 +43,7 @@ PACKAGES = (
     "sessions",
     "storage_copy",
     "storage",
+    "placement",
     # The model and its tools.
     "sandbox",
     "safe_http",
@@ -60,6 +62,7 @@ PACKAGES = (
     "adapters",
     # Observation and administration.
     "observability",
+    "cluster",
     "install",
     "importing",
     "backup",
@@ -141,6 +144,8 @@ def test_every_module_has_a_docstring(file: Path) -> None:
 CLIENTS = {
     "gateway/safe_http/client.py": "addresses that a model, a web page or a webhook names, guarded",
     "gateway/admin/client.py": "the control socket",
+    "gateway/doctor/cluster.py": "the other nodes, as the next one",
+    "gateway/http/forwarding.py": "the other nodes of the cluster, at the addresses that they register",
     "gateway/install/setup.py": "a model server on this machine, at its usual address",
     "gateway/agent/providers/http_session.py": "providers, at the address in the configuration",
     "gateway/mcp/http.py": "an MCP server, at the address in the configuration",

@@ -26,9 +26,13 @@ class ChatMigrations:
         self._spool = spool
 
     def read(self, facts: Mapping[str, str]) -> None:
-        for value in facts.values():
-            new, first = msgspec.json.decode(value, type=tuple[Address, Address])
-            self._live.first_addresses[new] = first
+        for name, value in facts.items():
+            try:
+                new, first = msgspec.json.decode(value, type=tuple[Address, Address])
+            except msgspec.DecodeError:  # Written by a newer version.
+                log.warning("chat_migration_unreadable", name=name)
+            else:
+                self._live.first_addresses[new] = first
 
     async def record(self, old: Address, new: Address) -> None:
         """Remember that the platform has replaced the address `old` by `new`."""

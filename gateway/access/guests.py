@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.contract import Address, PeerKind, Sender
-from gateway.spool import SetFact
+from gateway.spool import SetFact, TakeFact
 
 log = structlog.get_logger()
 
@@ -127,6 +127,11 @@ def save_fact(entry: Applicant | Guest | Revoked) -> SetFact:
 def delete_fact(entry: Applicant | Guest | Revoked) -> SetFact:
     """Return the operation that deletes `entry`."""
     return SetFact(name=save_fact(entry).name, value=None)
+
+
+def take_fact(entry: Applicant) -> TakeFact:
+    """Return the operation that deletes `entry`, and is refused if another node of the cluster has done so."""
+    return TakeFact(name=save_fact(entry).name)
 
 
 def _entries(facts: Mapping[str, str], prefix: str, kind: type[_Entry]) -> Iterator[_Entry]:

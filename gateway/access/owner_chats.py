@@ -6,11 +6,14 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
+import structlog
 
 from gateway.access.guests import Applicant, Person
 from gateway.access.rules import Live, is_owner
 from gateway.contract import Address, Button, Outbound, Sender
 from gateway.spool import SetFact, Spool, SpoolUnavailable
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 OWNER_CHAT_FACTS = "owner_chats/"
 """The prefix of the facts about the chats of owners."""
@@ -38,8 +41,13 @@ class OwnerChats:
         """When the owners were told about requests, by channel."""
 
     def read(self, facts: Mapping[str, str]) -> None:
-        for value in facts.values():
-            address, sender = msgspec.json.decode(value, type=tuple[Address, Sender])
+        self._chats, self.known = {}, set()
+        for name, value in facts.items():
+            try:
+                address, sender = msgspec.json.decode(value, type=tuple[Address, Sender])
+            except msgspec.DecodeError:  # Written by a newer version.
+                log.warning("owner_chat_unreadable", name=name)
+                continue
             self._chats[Person.of(address, sender)] = address, sender
             self.known.add((address, sender.id))
 

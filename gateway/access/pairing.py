@@ -2,7 +2,7 @@
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -10,12 +10,12 @@ import structlog
 from msgspec.structs import replace
 
 from config import DmPolicy
-from gateway.access.guests import Applicant, Guest, GuestBook, Person, Revoked, delete_fact, save_fact
+from gateway.access.guests import Applicant, Guest, GuestBook, Person, Revoked, delete_fact, save_fact, take_fact
 from gateway.access.rules import Live
 from gateway.bounded import BoundedDict
 from gateway.contract import Inbound, Outbound
 from gateway.errors import Refused
-from gateway.spool import AddToOutbox, Operation, Spool
+from gateway.spool import AddToOutbox, Operation, Spool, WrongState
 from gateway.text import excerpt, printable
 
 log = structlog.get_logger()
@@ -77,6 +77,19 @@ class Pairing:
         self._ask_owners = ask_owners
         self._decided = BoundedDict[bytes, str](MAX_REMEMBERED)
         """What was decided about a code. Another owner may press a button of the same question later."""
+
+    def read(self, facts: Mapping[str, str]) -> None:
+        """Load the facts that the spool has kept. Another node of the cluster may have decided, or revoked access."""
+        book = self.guest_book
+        guests, applicants, revoked = book.guests, book.applicants, book.revoked
+        book.read(facts)
+        for person, asked in applicants.items():
+            if person in book.guests:
+                self._note_decision(asked, "approved")
+            elif (now := book.applicants.get(person)) is not None and now.is_denied and not asked.is_denied:
+                self._note_decision(asked, "denied")
+        if guests.keys() - book.guests.keys() or book.revoked.keys() - revoked.keys():
+            self._on_revoked()
 
     async def request(self, inbound: Inbound, reply: Reply) -> bool:
         """Send a stranger a code, once. Returns False if too many others are waiting."""
@@ -153,18 +166,20 @@ class Pairing:
         now = self._now()
         guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
         message = Outbound(address=guest.person.direct_chat(guest.peer), text=WELCOME)
-        welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now)
+        welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now, scope=self._spool.home)
         revoked = self.guest_book.revoked.get(guest.person)
         forgiven = [] if revoked is None else [delete_fact(revoked)]
         self._remove([applicant])
         try:
-            await self._spool.commit(delete_fact(applicant), *forgiven, save_fact(guest), welcome, *also)
-        except BaseException:
+            await self._spool.commit(take_fact(applicant), *forgiven, save_fact(guest), welcome, *also)
+        except BaseException as error:
             self._restore(applicant.person, applicant)
+            if isinstance(error, WrongState):  # It was decided at another node of the cluster just now.
+                raise Refused(UNKNOWN_CODE) from error
             raise
         self.guest_book.revoked.pop(guest.person, None)
         self.guest_book.guests[guest.person] = guest
-        self._decided[_normalized(applicant.code)] = f"{applicant.name or applicant.person} was approved already."
+        self._note_decision(applicant, "approved")
         self._post([welcome])
         log.info("pairing_approved", person=str(guest.person), is_owner=is_owner)
         return guest
@@ -175,10 +190,15 @@ class Pairing:
             raise Refused(UNKNOWN_CODE)
         denied = replace(applicant, is_denied=True)
         message = Outbound(address=applicant.person.direct_chat(applicant.peer), text=DENIED)
-        notice = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=self._now())
-        await self._spool.commit(save_fact(denied), notice, *also)
+        notice = AddToOutbox(
+            key=f"notice-{uuid4().hex}", turn=None, message=message, at=self._now(), scope=self._spool.home
+        )
+        try:
+            await self._spool.commit(take_fact(applicant), save_fact(denied), notice, *also)
+        except WrongState as error:  # As above.
+            raise Refused(UNKNOWN_CODE) from error
         self.guest_book.applicants[denied.person] = denied
-        self._decided[_normalized(applicant.code)] = f"{applicant.name or applicant.person} was denied already."
+        self._note_decision(applicant, "denied")
         self._post([notice])
         log.info("pairing_denied", person=str(denied.person))
         return denied
@@ -218,6 +238,9 @@ class Pairing:
 
     def waiting(self) -> list[Applicant]:
         return self.guest_book.waiting(self._now())
+
+    def _note_decision(self, applicant: Applicant, decision: str) -> None:
+        self._decided[_normalized(applicant.code)] = f"{applicant.name or applicant.person} was {decision} already."
 
     def _remove(self, applicants: Sequence[Applicant]) -> None:
         for each in applicants:

@@ -17,6 +17,7 @@ from config.types import PROGRAM_CHANNELS
 from gateway.access.guests import Person
 from gateway.bounded import BoundedDict
 from gateway.contract import Caller, TokenScope
+from gateway.database.connection import Connection
 from gateway.errors import Refused
 from gateway.spool import Operation, SetFact, Spool, SpoolUnavailable
 from gateway.text import excerpt, printable
@@ -67,6 +68,29 @@ class ApiToken(Struct, frozen=True, kw_only=True):
         return SetFact(name=f"{TOKEN_FACTS}{self.id}", value=None)
 
 
+class StoreLastUse(Operation, frozen=True, kw_only=True):
+    """Store when a token was used, unless it was revoked, or used later at another node of the cluster."""
+
+    id: str
+    at: datetime
+
+    def apply(self, connection: Connection) -> None:
+        name = f"{TOKEN_FACTS}{self.id}"
+        found = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            return
+        try:
+            token = msgspec.json.decode(found[0], type=ApiToken)
+        except msgspec.DecodeError:  # Written by a newer version.
+            return
+        if token.last_used_at is None or token.last_used_at < self.at:
+            # Only if no other node has changed it since the query.
+            connection.execute(
+                "UPDATE facts SET value = ? WHERE name = ? AND value = ?",
+                (msgspec.json.encode(replace(token, last_used_at=self.at)).decode(), name, found[0]),
+            )
+
+
 class TokenBook:
     """The tokens, in memory."""
 
@@ -78,15 +102,25 @@ class TokenBook:
         """The digests of revoked tokens. A program that still sends one guesses nothing."""
         self._now = now
 
-    def read(self, facts: Mapping[str, str]) -> None:
-        """Load the facts that the spool has kept."""
+    def read(self, facts: Mapping[str, str]) -> list[ApiToken]:
+        """Load the facts that the spool has kept. Return the tokens that are gone since the last call."""
+        before, found = self.tokens, dict[str, ApiToken]()
         for name, value in facts.items():
             try:
                 token = msgspec.json.decode(value, type=ApiToken)
             except msgspec.DecodeError:  # Written by a newer version. An unreadable token gives no access.
                 log.warning("token_unreadable", name=name)
-            else:
-                self.tokens[token.id] = token
+                continue
+            if token.digest in self.revoked:  # Its revocation is being committed.
+                continue
+            known = before.get(token.id)
+            if token.id in self.used and known is not None:
+                token = replace(token, last_used_at=known.last_used_at)
+            found[token.id] = token
+        self.tokens = found
+        gone = [token for token in before.values() if token.id not in found]
+        self.revoked.update({token.digest: None for token in gone})
+        return gone
 
     def find(self, id_: str) -> ApiToken | None:
         """Return the token with this id if it is valid."""
@@ -153,6 +187,12 @@ class TokenIssuer:
         self._now = now
         self._on_ended = on_ended
         self._also_ends = also_ends
+
+    def read(self, facts: Mapping[str, str]) -> None:
+        """Load the facts that the spool has kept, and end the tokens that another node of the cluster has revoked."""
+        for token in self.book.read(facts):
+            log.info("token_ended", token=token.id, reason="another node has revoked it")
+            self._on_ended(token.id)
 
     async def create(self, new: NewToken) -> tuple[ApiToken, str]:
         """Create a token, and return it with its secret, which no one can find out again. Raises `Refused`."""
@@ -245,10 +285,11 @@ class TokenIssuer:
         """Store the last use of each token that was used since the last call. On a full disk, the next call does."""
         used, self.book.used = self.book.used, set()
         tokens = [self.book.tokens[id_] for id_ in used if id_ in self.book.tokens]
-        if not tokens:
+        uses = [StoreLastUse(id=token.id, at=token.last_used_at) for token in tokens if token.last_used_at is not None]
+        if not uses:
             return
         try:
-            await self._spool.commit(*(token.save_fact() for token in tokens))
+            await self._spool.commit(*uses)
         except SpoolUnavailable:
             self.book.used |= used
 

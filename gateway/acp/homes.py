@@ -73,6 +73,13 @@ class AgentHomes:
         await self.before_removal(session)
         return await asyncio.to_thread(_remove, folder)
 
+    def are_empty(self) -> bool:
+        """Return whether no session has a home here. Blocks."""
+        try:
+            return not any(self._root.iterdir())
+        except OSError:
+            return True
+
     async def remove_orphans(self, keys: Iterable[str], archived: Iterable[str] = ()) -> None:
         """Delete the folders of all sessions except `keys` and those whose transcripts are `archived`."""
         kept = {*map(folder_of, keys), *(name.removesuffix(".jsonl") for name in archived)}

@@ -123,6 +123,11 @@ class CodingAgents:
         self._tasks = tasks
 
     @property
+    def sessions(self) -> list[str]:
+        """The keys of the sessions whose programs run."""
+        return list(self._members)
+
+    @property
     def running(self) -> Counter[str]:
         """How many programs run, by agent."""
         return Counter(member.program.launch.agent for member in self._members.values())

@@ -68,7 +68,8 @@ class AgentCommands:
             for agent in self._agents
             if call.is_owner or agent.is_choosable or agent.name == call.routed.agent
         ]
-        wanted, mark, named = (part.strip() for part in call.argument.lower().partition("@"))
+        wanted, named = split_agent(call.argument)
+        mark = "@" in call.argument
         current = agent_of(self._agents, call, session).name
         if mark and not (wanted and named):
             raise Refused("Add both names, like /agent coder @website. /agent and /repos list them.")
@@ -219,9 +220,15 @@ def starts_session(repos: Repositories, argument: str, current: str) -> bool:
     A coding agent has its own memory of the session, and is bound to a repository. So another one, or another
     repository, needs another session.
     """
-    wanted, mark, _ = argument.lower().partition("@")
-    is_coding = any(map(repos.is_coding_agent, (wanted.strip(), current)))
-    return bool(mark) or (bool(wanted) and is_coding)
+    wanted, _ = split_agent(argument)
+    is_coding = any(map(repos.is_coding_agent, (wanted, current)))
+    return "@" in argument or (bool(wanted) and is_coding)
+
+
+def split_agent(argument: str) -> tuple[str, str]:
+    """Return the agent and the repository that `/agent` names."""
+    wanted, _, named = argument.lower().partition("@")
+    return wanted.strip(), named.strip()
 
 
 def agent_of(agents: AgentRegistry, call: Call, session: SessionMeta | None) -> ConfiguredAgent:

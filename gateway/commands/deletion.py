@@ -12,6 +12,7 @@ from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.sessions import SessionManager
+from gateway.sessions.keys import parse_key
 from gateway.spool import Operation, Spool
 from gateway.spool.deletion import SESSION_DELETED
 
@@ -32,7 +33,7 @@ class SessionDeletion:
         # 2. Delete the session, abandon those messages and answer the command, all in one commit.
         # 3. With that commit, stop the turn that is running. It can no longer write to the session.
         unsent = await self._spool.undelivered_turns(key)
-        dropped = DroppedJobs(self._spool, [(self._lanes, key)])
+        dropped = DroppedJobs(self._spool, [(self._lanes, key)], scope=parse_key(key)[0])
         is_deleted = False
 
         def stop_work() -> None:

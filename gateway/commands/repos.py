@@ -77,7 +77,10 @@ class RepoCommands:
             facts.append(str(repo.path))
         # A folder may come and go while the gateway runs, such as one on another disk.
         is_git = self._repos.has_coding_agents
-        if trouble := await asyncio.to_thread(self._repos.find_trouble, repo, is_git=is_git):
+        elsewhere = self._repos.describe_elsewhere(repo)
+        if elsewhere == "":
+            return " · ".join([*facts, f"on a machine with the label {repo.label}"])
+        if trouble := elsewhere or await asyncio.to_thread(self._repos.find_trouble, repo, is_git=is_git):
             # The reason names folders, so only an owner sees it.
             facts.append(f"unavailable: {without_code(trouble)}" if is_owner else "unavailable")
         else:

@@ -68,7 +68,7 @@ class CommandRunner:
 
     async def _run_now(self, command: Command, call: Call) -> None:
         answer = await self._handlers[command.name](call)
-        await self._commit(call.inbound, answer, MarkSeen.of(call.inbound, self._now()))
+        await self._commit(call.inbound, answer, MarkSeen.of(call.inbound, self._now()), scope=call.routed.scope)
         self._report(command, call.inbound)
 
     async def run_queued(self, job: Job) -> None:
@@ -95,7 +95,8 @@ class CommandRunner:
                 if command.can_be_stopped:  # It may be what crashes the daemon, so this counts as an attempt.
                     for slot in self._slots.suspect if job.is_suspect else self._slots.command:
                         await held.enter_async_context(slot)
-                    await retry_while_unavailable(partial(self._spool.commit, StartTurn(turn=job.turn)))
+                    start = StartTurn(turn=job.turn)
+                    await retry_while_unavailable(partial(self._spool.commit, start, scope=job.scope))
                 check_access(self._live, job.inbound)
                 answer = await retry_while_unavailable(partial(self._handlers[command.name], call))
                 is_committing = True
@@ -133,15 +134,18 @@ class CommandRunner:
         """
         answer = Answer(text=text, operations=tuple(operations))
         seen = MarkSeen.of(inbound, self._now())
-        await finish_before_cancel(self._commit(inbound, answer, seen, is_unknown=is_unknown))
+        scope = inbound.arrival.scope if inbound.arrival is not None else ""
+        await finish_before_cancel(self._commit(inbound, answer, seen, scope=scope, is_unknown=is_unknown))
 
     async def _commit_queued(self, job: Job, answer: Answer) -> None:
         # A person who has lost access gets no answer.
         is_answered = has_access(self._live, job.inbound)
         done = SetInboxState(turn=job.turn, state=InboxState.ANSWERED if is_answered else InboxState.ABANDONED)
-        await retry_while_unavailable(partial(self._commit, job.inbound, answer, done))
+        await retry_while_unavailable(partial(self._commit, job.inbound, answer, done, scope=job.scope))
 
-    async def _commit(self, inbound: Inbound, answer: Answer, done: Operation, *, is_unknown: bool = False) -> None:
+    async def _commit(
+        self, inbound: Inbound, answer: Answer, done: Operation, *, scope: str, is_unknown: bool = False
+    ) -> None:
         """Commit an answer together with `done`, which ends the message, and deliver it. Raises if nothing happened."""
         notice = inbound.reply(answer.text)
         notice = replace(
@@ -155,12 +159,12 @@ class CommandRunner:
             part
             for message in (notice, *answer.other_chats)
             for part in self._delivery.compose(
-                message, key=f"notice-{uuid4().hex}", files=answer.files if message is notice else ()
+                message, key=f"notice-{uuid4().hex}", files=answer.files if message is notice else (), scope=scope
             )
         ]
         operations = [done, *answer.operations, *parts]
         if answer.commit is None:
-            await self._spool.commit(*operations)
+            await self._spool.commit(*operations, scope=scope or None)
         else:
             await answer.commit(operations)
         # Only committed parts are sent: a crash before this line sends them after the next start.

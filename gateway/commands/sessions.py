@@ -79,9 +79,8 @@ class SessionCommands:
         }
 
     async def new(self, call: Call) -> Answer:
-        first, _, rest = call.argument.partition(" ")
-        named, title = (first[1:].lower(), rest) if first.startswith("@") else ("", call.argument)
-        return await self.start(call, title=excerpt(title, TITLE_WIDTH), named=named, is_named=first.startswith("@"))
+        named, title = parse_new(call.argument)
+        return await self.start(call, title=excerpt(title, TITLE_WIDTH), named=named or "", is_named=named is not None)
 
     async def start(
         self, call: Call, *, agent: str = "", title: str = "", named: str = "", is_named: bool = False
@@ -94,9 +93,9 @@ class SessionCommands:
         current = self._sessions.find(call.session) if call.session else None
         if is_named and not named:
             raise Refused("Which repository? Add its id after the @, like /new @website. /repos lists them.")
-        agent = agent or self._repos.next_agent(call.routed.agent, current, is_owner=call.is_owner)
-        stays = current.repo if current is not None and current.agent == agent else ""
-        repo = self._repos.choose(agent, is_owner=call.is_owner, named=named, current=stays)
+        agent, repo = self._repos.workplace(
+            call.routed.agent, current, is_owner=call.is_owner, agent=agent, named=named
+        )
         if repo:
             is_git = self._repos.is_coding_agent(agent)
             await self._repos.check(repo, by=call.inbound.sender.id, is_git=is_git)
@@ -337,6 +336,12 @@ class SessionCommands:
             )
             raise Refused(f"There is no session {number} here. /session list shows your sessions{archive}.")
         return found
+
+
+def parse_new(argument: str) -> tuple[str | None, str]:
+    """Return the repository and the title that `/new` names. The repository is None without an @."""
+    first, _, rest = argument.partition(" ")
+    return (first[1:].lower(), rest) if first.startswith("@") else (None, argument)
 
 
 def _check_not_failed(session: SessionMeta) -> None:

@@ -17,10 +17,11 @@ from gateway.turns.state import STOPPED_HERE
 
 
 class DroppedJobs:
-    """Takes all waiting jobs out of lanes. They go back in if their end cannot be committed."""
+    """Takes all waiting jobs of a scope out of lanes. They go back in if their end cannot be committed."""
 
-    def __init__(self, spool: Spool, lanes: Sequence[tuple[Lanes[Job], str]]) -> None:
+    def __init__(self, spool: Spool, lanes: Sequence[tuple[Lanes[Job], str]], *, scope: str) -> None:
         self._spool = spool
+        self._scope = scope
         self._taken = [(each, key, each.take_waiting(key)) for each, key in lanes]
         self._jobs = [job for _, _, jobs in self._taken for job in jobs]
 
@@ -59,7 +60,7 @@ class DroppedJobs:
     async def commit(self, operations: Sequence[Operation]) -> None:
         """Commit the end of the jobs, or put them back."""
         try:
-            await self._spool.commit(*operations)
+            await self._spool.commit(*operations, scope=self._scope)
         except GatehouseError:
             self.put_back()
             raise
@@ -90,7 +91,7 @@ class TurnCommands:
         # All sessions of the chat: a turn in a session that was left by /new still answers into this chat.
         lanes = [*((self._lanes, session.key) for session in self._sessions.list(scope)), (self._readings, scope)]
         # Empty the lanes first. Otherwise the end of a stopped turn would start the next message.
-        dropped = DroppedJobs(self._spool, lanes)
+        dropped = DroppedJobs(self._spool, lanes, scope=scope)
         current = {id(each): dict(each.current()) for each in (self._lanes, self._readings)}
         running = [(each, key, current[id(each)][key]) for each, key in lanes if key in current[id(each)]]
         if not running and not dropped:

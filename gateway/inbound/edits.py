@@ -49,7 +49,7 @@ class MessageEdits:
             row.session, lambda job: replace(job, inbound=changed) if job.turn == row.turn else job
         )
         if is_waiting:
-            await self._spool.commit(seen, ReplaceInbound(turn=row.turn, inbound=changed))
+            await self._spool.commit(seen, ReplaceInbound(turn=row.turn, inbound=changed), scope=row.scope)
             return True
         edit = entries.Edit(
             event_id=row.inbound.event_id,
@@ -60,5 +60,5 @@ class MessageEdits:
         try:
             await self._sessions.append(row.session, [edit], also=[seen])
         except Refused:  # The session was deleted.
-            await self._spool.commit(seen)
+            await self._spool.commit(seen, scope=row.scope)
         return True

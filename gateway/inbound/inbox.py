@@ -167,7 +167,7 @@ class Inbox:
                 why_waiting = OTHERS_FIRST
             # A program does not read notes.
             if why_waiting and rules.waiting_sign is WaitingSign.NOTE and not inbound.sender.is_verified:
-                note = self._delivery.compose(inbound.reply(why_waiting), key=f"notice-{uuid4().hex}")
+                note = self._delivery.compose(inbound.reply(why_waiting), key=f"notice-{uuid4().hex}", scope=job.scope)
 
         def enqueue(failure: BaseException | None = None) -> None:
             if failure is not None:
@@ -213,7 +213,7 @@ class Inbox:
                 then=enqueue,
             )
         else:
-            await self._spool.commit(*operations, on_done=enqueue)
+            await self._spool.commit(*operations, scope=job.scope, on_done=enqueue)
 
     def _choose_workplace(self, inbound: Inbound, routed: Routed, *, is_command: bool) -> "_Workplace":
         """Return the agent and the repository of the session that a message starts.
@@ -221,14 +221,13 @@ class Inbox:
         Raises `Refused` if a coding agent answers, and the person has to choose a repository first.
         """
         owner, last = is_owner(self._live, inbound.address, inbound.sender), self._sessions.active(routed.scope)
-        agent = self._repos.next_agent(routed.agent, last, is_owner=owner)
-        current = last.repo if last is not None and last.agent == agent else ""
         try:
-            return _Workplace(agent, self._repos.choose(agent, is_owner=owner, current=current))
+            return _Workplace(*self._repos.workplace(routed.agent, last, is_owner=owner))
         except Refused:
             if not is_command:
                 raise
-            return _Workplace(agent, "")  # A command such as /agent needs none.
+            # A command such as /agent needs none.
+            return _Workplace(self._repos.next_agent(routed.agent, last, is_owner=owner), "")
 
     def _has_slot(self) -> bool:
         """Return whether a turn that starts now need not wait for other turns."""

@@ -3,7 +3,7 @@
 A message that the platform delivers twice is a `Duplicate`: see `MarkSeen` in `gateway/spool/operations.py`.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -17,22 +17,35 @@ from gateway.access.pairing import UnknownSenders
 from gateway.access.rate_limit import MINUTE, RateCheck, RateLimiter
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
 from gateway.aio import KeyedLocks
-from gateway.commands.agents import starts_session
-from gateway.commands.command import Call, CommandKind
+from gateway.commands.agents import split_agent, starts_session
+from gateway.commands.command import Call, CommandKind, is_number
 from gateway.commands.parser import ParsedCommand, UnknownCommand, parse_message
-from gateway.commands.registry import AGENT, APPROVE, DENY
+from gateway.commands.registry import AGENT, APPROVE, DENY, RETRY
 from gateway.commands.runner import CommandRunner
-from gateway.contract import Inbound, PeerKind, Verdict
-from gateway.errors import ChannelError, NotAccepted, RateLimited, Refused
+from gateway.commands.sessions import parse_new
+from gateway.contract import Arrival, Inbound, PeerKind, Verdict
+from gateway.errors import ChannelError, HeldElsewhere, NotAccepted, RateLimited, Refused
 from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
 from gateway.job import Job
 from gateway.metrics import Metrics
+from gateway.placement import Placement
 from gateway.repos.repositories import Repositories
 from gateway.routing import Routed, route
-from gateway.sessions import SessionManager
-from gateway.spool import Duplicate, MarkSeen, Operation, Spool, SpoolBroken, SpoolUnavailable
+from gateway.sessions import SessionManager, SessionMeta
+from gateway.sessions.keys import session_key
+from gateway.spool import (
+    AddArrival,
+    ArrivalsWaiting,
+    DropArrival,
+    Duplicate,
+    MarkSeen,
+    Operation,
+    Spool,
+    SpoolBroken,
+    SpoolUnavailable,
+)
 from gateway.text import clean, excerpt, split
 from gateway.turns.approvals import Approvals, parse_decision
 from gateway.turns.question import Decision
@@ -49,7 +62,7 @@ MAX_QUOTE = 4_000
 class Intake:
     """Channels call `deliver`. When it returns, the message cannot be lost and may be acknowledged."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - it needs them all.
         self,
         *,
         live: Live,
@@ -62,12 +75,19 @@ class Intake:
         unknown_senders: UnknownSenders,
         owner_chats: OwnerChats,
         repos: Repositories,
+        placement: Placement,
         metrics: Metrics,
         now: Callable[[], datetime],
+        catch_up: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
+        """`catch_up` is for a cluster: it accepts the messages of a scope that other nodes have passed on.
+
+        It returns False if they wait for another node.
+        """
         self._live = live
         self._spool = spool
         self._sessions = sessions
+        self._catch_up = catch_up
         self._inbox = inbox
         self._edits = edits
         self._commands = commands
@@ -75,6 +95,7 @@ class Intake:
         self._unknown_senders = unknown_senders
         self._owner_chats = owner_chats
         self._repos = repos
+        self._placement = placement
         self._metrics = metrics
         self._now = now
         self._started_at = now()
@@ -89,7 +110,7 @@ class Intake:
         self._is_closed = True
 
     async def deliver(self, inbound: Inbound) -> Verdict:
-        if self._is_closed:
+        if self._is_closed and self._spool.shards is None:
             raise NotAccepted("I'm shutting down. Please resend this in a moment.")
         if not inbound.event_id:  # It could not be recognised if the platform repeats it.
             return Verdict.REFUSED
@@ -97,12 +118,12 @@ class Intake:
         if elsewhere is not None:
             inbound = replace(inbound, answer_address=self._live.current_address(elsewhere))
         try:
-            verdict = await self._check(_cleaned(inbound))
+            verdict = await self._take(inbound)
         except Duplicate:
             verdict = Verdict.DUPLICATE
         except SpoolUnavailable as error:
             raise NotAccepted(str(error)) from error
-        except (ChannelError, SpoolBroken):
+        except (ChannelError, SpoolBroken, HeldElsewhere):
             raise
         except Exception:  # The platform would send it again and again, and hold up the messages behind it.
             log.exception("intake_crashed", channel=address.channel, chat=address.peer)
@@ -121,6 +142,47 @@ class Intake:
             report("message_rejected", channel=address.channel, chat=address.peer, verdict=verdict)
         return verdict
 
+    async def _take(self, inbound: Inbound) -> Verdict:
+        """Accept a message of a channel; in a cluster, at any node.
+
+        1. A node that does not own the scope of the message stores it as an arrival. The owner of the scope gets it by
+           `deliver` as well, with its position, and all checks happen there.
+        2. The owner accepts its own messages as a single gateway does, but not before the arrivals of the scope.
+        3. The scope may change hands in the middle. Then nothing was stored, and the message becomes an arrival.
+        """
+        address, arrival, shards = inbound.address, inbound.arrival, self._spool.shards
+        cleaned = _cleaned(inbound) if arrival is None else inbound
+        if shards is None or self._catch_up is None:
+            return await self._check(cleaned)
+        if not inbound.is_addressed and inbound.edits is None:
+            return Verdict.IGNORED
+        if address.kind is not PeerKind.DIRECT and not may_talk(self._live, address, inbound.sender, inbound.guild):
+            return Verdict.IGNORED
+        try:
+            scope = route(self._live.settings, self._live.first_address(address), inbound.sender, inbound.guild).scope
+        except Refused as refusal:
+            if inbound.sender.is_verified:
+                raise NotAccepted(str(refusal)) from refusal
+            return Verdict.REFUSED
+        now = self._now()
+        if arrival is not None:
+            if arrival.scope == scope:
+                return await self._check(cleaned)
+            # The settings of the nodes differ, or have changed since. It arrives again, at the owner of its scope.
+            again = AddArrival(scope=scope, inbound=replace(inbound, arrival=None), at=now)
+            await self._spool.commit(DropArrival(arrival=arrival), again, scope=arrival.scope)
+            return Verdict.ACCEPTED
+        while shards.serves(scope):
+            try:
+                return await self._check(replace(cleaned, arrival=Arrival(scope=scope)))
+            except ArrivalsWaiting:
+                if not await self._catch_up(scope):
+                    break
+            except HeldElsewhere:
+                break
+        await self._spool.commit(MarkSeen.of(inbound, now), AddArrival(scope=scope, inbound=cleaned, at=now))
+        return Verdict.ACCEPTED
+
     async def accept_prompt(
         self, inbound: Inbound, routed: Routed, *, into: str | None = None, also: Sequence[Operation] = ()
     ) -> Job:
@@ -129,12 +191,17 @@ class Intake:
         It goes into the session with the key `into`, or else into the active session of its scope. `also` is committed
         with it. Raises `Refused`, `Duplicate`, or `NotAccepted` if the program may try again later.
         """
-        if self._is_closed:
+        if self._spool.shards is not None:
+            if not self._spool.shards.serves(routed.scope):
+                raise HeldElsewhere(routed.scope)
+        elif self._is_closed:
             raise NotAccepted("The gateway is shutting down. Try again in a moment.")
         inbound = _cleaned(inbound)
         self._check_text(inbound)
         try:
             async with self.locked(routed.scope):
+                if self._placement.is_used and (session := self._sessions.find(into or "")) is not None:
+                    await self._placement.require_now(routed.scope, self._placement.needed_by(session))
                 job = await self._inbox.accept(inbound, routed, into=into, also=also)
         except SpoolUnavailable as error:
             raise NotAccepted(str(error)) from error
@@ -235,6 +302,8 @@ class Intake:
                 question = self._approvals.find_in_chat(inbound, active.key, is_owner=owner)
                 if question is not None:
                     parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
+            if self._placement.is_used:
+                await self._placement.require(routed.scope, self._needed(routed, parsed, owner=owner))
             kind = parsed.command.kind if parsed is not None else None
             active = self._sessions.active(routed.scope)
             has_nothing_to_read = kind is CommandKind.READING and active is None
@@ -249,6 +318,41 @@ class Intake:
         finally:
             self._scopes.release(routed.scope)
         return Verdict.ACCEPTED
+
+    def _needed(self, routed: Routed, parsed: ParsedCommand | None, *, owner: bool) -> frozenset[str]:
+        """Return the labels that a node needs to take a message, because that concerns the disk of a node."""
+        scope, placement = routed.scope, self._placement
+        active, argument = self._sessions.active(scope), parsed.argument if parsed is not None else ""
+        agent = routed.agent if active is None else active.agent
+        session: SessionMeta | None = None
+        try:
+            match parsed.command.name if parsed is not None else RETRY.name:
+                case RETRY.name:
+                    session = self._sessions.open_session(scope)
+                    if session is None:
+                        return placement.needed(*self._repos.workplace(routed.agent, active, is_owner=owner))
+                case "new":
+                    named, _ = parse_new(argument)
+                    workplace = self._repos.workplace(routed.agent, active, is_owner=owner, named=named or "")
+                    return placement.needed(*workplace)
+                case AGENT.name:
+                    wanted, named = split_agent(argument)
+                    found = self._live.settings.agents.get(wanted)
+                    if found is None or not (owner or found.choosable or wanted == routed.agent):
+                        return frozenset()
+                    if not starts_session(self._repos, argument, agent):
+                        folders = (active.repo, active.workspace) if active is not None else ()
+                        return placement.needed(wanted, *folders)
+                    workplace = self._repos.workplace(routed.agent, active, is_owner=owner, agent=wanted, named=named)
+                    return placement.needed(*workplace)
+                case "workspace":
+                    return placement.needed(agent, argument.lower()) if argument and owner else frozenset()
+                case "session resume" | "diff":
+                    number = argument.removeprefix("#")
+                    session = self._sessions.find(session_key(scope, int(number))) if is_number(number) else active
+        except Refused:  # The command says why.
+            return frozenset()
+        return frozenset() if session is None else placement.needed_by(session)
 
     async def _run_now(self, parsed: ParsedCommand, inbound: Inbound, routed: Routed, *, owner: bool) -> None:
         active = self._sessions.active(routed.scope)

@@ -1,8 +1,12 @@
 """Recovery after a start: unanswered messages, unfinished turns and undelivered replies of the last run."""
 
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -21,15 +25,19 @@ from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
+from gateway.placement import Placement
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, open_tool_calls
 from gateway.sessions.keys import session_key
 from gateway.sessions.session import NewSession
-from gateway.spool import InboxRow, InboxState, MoveToSession, SetFact, SetInboxState, Spool
+from gateway.spool import InboxRow, InboxState, MoveToSession, SetInboxState, Spool, TakeFact, WrongState
 from gateway.spool.deletion import SESSION_DELETED
+from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Question
 
 log = structlog.get_logger()
+
+_T = TypeVar("_T")
 
 MAX_ATTEMPTS = 3
 
@@ -49,42 +57,81 @@ class WorkRecovery:
     readings: Lanes[Job]
     delivery: Delivery
     approvals: Approvals
+    placement: Placement
     reactions: WaitingReactions
     metrics: Metrics
     max_age: timedelta
     """Messages that have waited for longer are not answered."""
     now: datetime
 
-    async def run(self) -> None:
-        found = await self.spool.recover()
+    async def run(self, shards: Sequence[int] | None = None) -> None:
+        """Recover everything, or the work of the shards that this node of a cluster has just taken.
+
+        There, a turn whose session needs a label that this node lacks waits for another node.
+        """
+        found = await self._finish(partial(self.spool.recover, shards))
         # Drafts before replies: a reply replaces the draft that its turn has left in the chat.
         self.delivery.restore_drafts(found.drafts)
         for reply in found.outbox:
             self.delivery.recover(reply)
-        if RESTARTED_BY in found.facts:
+        facts = await self._finish(partial(self.spool.facts, RESTARTED_BY))
+        if (restarted_by := facts.get(RESTARTED_BY)) is not None:
             # Tell the chat that asked for the restart, once.
-            address = msgspec.json.decode(found.facts[RESTARTED_BY], type=Address)
-            parts = self.delivery.compose(Outbound(address=address, text=BACK), key=f"notice-{uuid4().hex}")
-            await self.spool.commit(SetFact(name=RESTARTED_BY, value=None), *parts)
-            self.delivery.post(parts)
-        # Messages that are answered by the turn of another message go back into that turn.
-        collected: dict[str, list[InboxRow]] = defaultdict(list)
-        for row in found.inbox:
-            if row.answered_by is not None:
-                collected[row.answered_by].append(row)
-        turns = {row.turn for row in found.inbox}
-        abandoned = 0
-        for row in found.inbox:
-            if row.answered_by is None:
-                abandoned += await self._recover_turn([row, *collected[row.turn]])
-            elif row.answered_by not in turns:  # The row of the turn that should answer it is unreadable.
-                abandoned += await self._recover_turn([replace(row, state=InboxState.RECEIVED)])
+            try:
+                back = Outbound(address=msgspec.json.decode(restarted_by, type=Address), text=BACK)
+                parts = self.delivery.compose(back, key=f"notice-{uuid4().hex}")
+            except msgspec.DecodeError:  # Written by a newer version.
+                parts = []
+            with suppress(WrongState):  # Another node of the cluster has told it.
+                await self._finish(partial(self.spool.commit, TakeFact(name=RESTARTED_BY), *parts))
+                self.delivery.post(parts)
+        abandoned = await self._recover_turns(found.inbox)
         if found.damaged_file is not None:
             log.error("spool_set_aside", file=str(found.damaged_file))
         if found.unreadable:
             log.error("spool_rows_unreadable", count=len(found.unreadable))
         if found.inbox or found.outbox:
             log.info("work_recovered", messages=len(found.inbox), replies=len(found.outbox), abandoned=abandoned)
+
+    async def run_turns(self, turns: Collection[str], shards: Sequence[int]) -> None:
+        """Recover turns that have waited for another node. They are in these shards."""
+        found = await self._finish(partial(self.spool.unanswered, shards))
+        await self._recover_turns([row for row in found if row.turn in turns or row.answered_by in turns])
+
+    async def _finish(self, step: Callable[[], Awaitable[_T]]) -> _T:
+        """Do a step of the recovery. A node of a cluster repeats it while the database is away.
+
+        The steps before it are done: what they have put into lanes must not get there twice.
+        """
+        return await (step() if self.spool.shards is None else retry_while_unavailable(step))
+
+    async def _recover_turns(self, inbox: Sequence[InboxRow]) -> int:
+        """Queue unanswered messages again, or abandon them. Returns how many were abandoned."""
+        # Messages that are answered by the turn of another message go back into that turn.
+        collected: dict[str, list[InboxRow]] = defaultdict(list)
+        for row in inbox:
+            if row.answered_by is not None:
+                collected[row.answered_by].append(row)
+        turns = {row.turn for row in inbox}
+        abandoned = 0
+        for row in inbox:
+            if row.answered_by is None and self._waits_for_node(row):
+                continue
+            if row.answered_by is None:
+                abandoned += await self._finish(partial(self._recover_turn, [row, *collected[row.turn]]))
+            elif row.answered_by not in turns:  # The row of the turn that should answer it is unreadable.
+                alone = replace(row, state=InboxState.RECEIVED)
+                abandoned += await self._finish(partial(self._recover_turn, [alone]))
+        return abandoned
+
+    def _waits_for_node(self, row: InboxRow) -> bool:
+        """Return whether a turn waits for a node with a label. `Placement` remembers it then."""
+        session = self.sessions.find(row.session)
+        needed = self.placement.needed(row.agent) if session is None else self.placement.needed_by(session)
+        if not needed or not self.placement.must_wait(row.scope, needed):
+            return False
+        self.placement.waiting_turns[row.turn] = (row.scope, needed)
+        return True
 
     async def _recover_turn(self, rows: list[InboxRow]) -> int:
         """Queue the messages of one turn again, or abandon them. Returns how many were abandoned."""
@@ -158,11 +205,11 @@ class WorkRecovery:
                 also=moves,
             )
         else:
-            await self.spool.commit(*moves)
+            await self.spool.commit(*moves, scope=scope)
         log.warning("messages_moved", count=len(rows), session=key)
         for row in rows:
             moved = replace(row, session=key, number=number, state=InboxState.RECEIVED, answered_by=None)
-            await self._recover_turn([moved])
+            await self._finish(partial(self._recover_turn, [moved]))
 
     async def _reopen_questions(self, job: Job) -> None:
         """Open the questions that a turn waits for, before an answer can come in. They are not asked again."""
@@ -184,7 +231,7 @@ class WorkRecovery:
         notices = [
             replace(inbound.reply(text, session=first.number), is_failure=True) for inbound in newest_of_chat.values()
         ]
-        parts = self.delivery.compose_all(notices, turn=first.turn)
+        parts = self.delivery.compose_all(notices, turn=first.turn, scope=first.scope)
         note = f"{text} ({self.now:%F})"
         settled = [SetInboxState(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
         # A turn that has started gets an end in the transcript. Commands have no turn there, except /retry.
@@ -203,7 +250,7 @@ class WorkRecovery:
         try:
             await self.sessions.append(first.session, end, also=[*settled, *parts])
         except Refused:  # The session is gone. The senders are told anyway.
-            await self.spool.commit(*settled, *parts)
+            await self.spool.commit(*settled, *parts, scope=first.scope)
         self.delivery.post(parts)
         for row in rows:
             self.reactions.remove(row.turn)

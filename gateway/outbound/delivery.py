@@ -5,7 +5,7 @@ The outbox itself is a table of the spool: see `AddToOutbox` and the operations 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,12 @@ from gateway.aio import backoff_delays
 from gateway.bounded import BoundedDict
 from gateway.contract import Address, Channel, Enclosure, Outbound, OutboundKind, Receipt, TextLimit
 from gateway.contract.abilities import abilities_of
-from gateway.errors import AuthRejected, Refused, Transient, Undeliverable
+from gateway.errors import AuthRejected, HeldElsewhere, Refused, Transient, Undeliverable
 from gateway.lanes import Lanes
 from gateway.metrics import DEAD, DELIVERED, Metrics
 from gateway.outbound.delivery_health import DeliveryHealth
 from gateway.outbound.draft_stream import DraftStore, DraftStream, part_key
+from gateway.shards import shard_of
 from gateway.spool import (
     AddToOutbox,
     MarkDead,
@@ -72,6 +73,7 @@ def split_into_parts(
     files: Sequence[Enclosure],
     at: datetime,
     is_next: bool,
+    scope: str = "",
 ) -> list[AddToOutbox]:
     """Split a message into parts that its channel can send. The last part has the buttons; the files follow it.
 
@@ -104,11 +106,12 @@ def split_into_parts(
                 message=message if is_whole else replace(message, text=text, buttons=part_buttons),
                 at=at,
                 is_sending=is_marked and number == 0,
+                scope=scope,
             )
         )
     for number, file in enumerate(files, start=1):
         bare = replace(message, text="", buttons=(), restored=0, file=file)
-        parts.append(AddToOutbox(key=f"{key}.file{number}", turn=turn, message=bare, at=at))
+        parts.append(AddToOutbox(key=f"{key}.file{number}", turn=turn, message=bare, at=at, scope=scope))
     return parts
 
 
@@ -153,9 +156,12 @@ class Delivery:
         self.chats: Lanes[OutboxRow] = Lanes(self._deliver, name="chat")
 
     def compose(
-        self, message: Outbound, *, key: str, turn: str | None = None, files: Sequence[Enclosure] = ()
+        self, message: Outbound, *, key: str, turn: str | None = None, files: Sequence[Enclosure] = (), scope: str = ""
     ) -> list[AddToOutbox]:
-        """Return the parts in which `message` is sent, with the files after the text. None if it must not be sent."""
+        """Return the parts in which `message` is sent, with the files after the text. None if it must not be sent.
+
+        In a cluster, the owner of `scope` sends them; without a scope, this node or the next owner of its home shard.
+        """
         if not self._may_receive(message):
             return []
         return split_into_parts(
@@ -166,10 +172,11 @@ class Delivery:
             files=files,
             at=self._now(),
             is_next=self._is_clear(_chat_key(message.address)),
+            scope="" if self._spool.shards is None else scope or self._spool.home,
         )
 
     def compose_all(
-        self, messages: Sequence[Outbound], *, turn: str, files: Sequence[Enclosure] = ()
+        self, messages: Sequence[Outbound], *, turn: str, scope: str, files: Sequence[Enclosure] = ()
     ) -> list[AddToOutbox]:
         """Compose the answer of `turn` to each of its chats. The first one has the draft's key, and replaces it.
 
@@ -181,7 +188,7 @@ class Delivery:
             if message.kind is OutboundKind.REPLY and channel is not None and abilities_of(channel).shows_transcript:
                 continue
             key = f"{turn}.chat{number}" if number else turn
-            parts += self.compose(message, key=key, turn=turn, files=files)
+            parts += self.compose(message, key=key, turn=turn, files=files, scope=scope)
         return parts
 
     def fits(self, message: Outbound) -> bool:
@@ -220,6 +227,7 @@ class Delivery:
                     sending_at=None,
                     attempts=0,
                     reason="",
+                    scope=part.scope,
                 )
             )
 
@@ -250,6 +258,10 @@ class Delivery:
         for row in waiting:
             self.enqueue(row)
 
+    def forget(self, shards: Collection[int]) -> None:
+        """Forget messages that wait for a channel, in shards that another node of the cluster owns now."""
+        self._without_channel = [row for row in self._without_channel if shard_of(row.scope) not in shards]
+
     def stream_draft(self, template: Outbound, *, turn: str, is_hidden: bool = False) -> DraftStream:
         """Return the stream that shows the answer of `turn` while it is being written, unless `is_hidden`."""
         channel = self._channel(template) if not is_hidden else None
@@ -263,6 +275,10 @@ class Delivery:
             part_size=part_size(channel.text_limit) if channel is not None else 0,
             max_parts=partial(self._max_parts, template.address),
         )
+
+    def busy_scopes(self) -> set[str]:
+        """Return the scopes with messages that wait or are being sent."""
+        return {row.scope for row in self.chats.items()}
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send a row until it has arrived, cannot arrive, or is too old. If cancelled, it stays in the outbox."""
@@ -279,7 +295,7 @@ class Delivery:
                 if not self._may_receive(row.message):
                     log.info("message_withdrawn", channel=channel.name, key=row.key)
                     self._marked.discard(row.key)
-                    await self._commit(WithdrawMessage(key=row.key), *self._drafts.drop(row.key))
+                    await self._commit(row, WithdrawMessage(key=row.key), *self._drafts.drop(row.key))
                     return
                 if row.turn in self._erased:
                     row = replace(row, message=without_text(row.message))
@@ -300,6 +316,8 @@ class Delivery:
                 pause = max(next(delays), failure.retry_after or 0.0)
                 await self._sleep(pause)
                 waited += pause
+        except HeldElsewhere:  # Another node of the cluster has taken over the outbox of this scope.
+            log.info("message_left_to_another_node", key=row.key)
         finally:
             if has_failed:
                 self.health.forget(row.key)
@@ -318,7 +336,11 @@ class Delivery:
         if row.key in self._marked:
             self._marked.discard(row.key)
         elif not repeats_are_dropped:
-            await self._commit(MarkSending(key=row.key, at=self._now()))
+            await self._commit(row, MarkSending(key=row.key, at=self._now()))
+        if self._spool.safe_seconds_left <= 0:  # The next owner may be sending it.
+            raise HeldElsewhere(row.scope)
+        if self._spool.shards is not None:  # Not every send is marked before, so no commit may have checked it.
+            self._spool.shards.require(row.scope)
         try:
             async with asyncio.timeout(SEND_TIMEOUT if row.message.file is None else FILE_TIMEOUT):
                 receipt = await self._send(channel, row, may_repeat=may_have_arrived and not repeats_are_dropped)
@@ -329,7 +351,7 @@ class Delivery:
             # After a rejected token the message waits: the supervisor retires the channel for the same error.
             failure = error if isinstance(error, Transient) else Transient(str(error))
             if not (failure.may_have_arrived or may_have_arrived or repeats_are_dropped):
-                await self._commit(RetryLater(key=row.key, reason=str(failure)))
+                await self._commit(row, RetryLater(key=row.key, reason=str(failure)))
             return failure
         except TimeoutError:
             return Transient("the platform didn't answer in time", may_have_arrived=True)
@@ -341,7 +363,7 @@ class Delivery:
         self._committing.add(chat)
         try:
             delivered = MarkDelivered(key=row.key, receipt=receipt, at=self._now())
-            await self._commit(delivered, *self._drafts.drop(row.key), delay=COMMIT_DELAY)
+            await self._commit(row, delivered, *self._drafts.drop(row.key), delay=COMMIT_DELAY)
         finally:
             self._committing.discard(chat)
         self._metrics.reply_finished(channel.name, DELIVERED)
@@ -394,11 +416,12 @@ class Delivery:
     async def _mark_dead(self, row: OutboxRow, reason: str) -> None:
         self._metrics.reply_finished(row.message.address.channel, DEAD)
         log.error("message_undeliverable", channel=row.message.address.channel, key=row.key, reason=reason)
-        await self._commit(MarkDead(key=row.key, reason=reason), *self._drafts.drop(row.key))
+        await self._commit(row, MarkDead(key=row.key, reason=reason), *self._drafts.drop(row.key))
 
-    async def _commit(self, *operations: Operation, delay: float = 0.0) -> None:
+    async def _commit(self, row: OutboxRow, *operations: Operation, delay: float = 0.0) -> None:
         """Commit the outcome of a send. While nothing can be stored, wait: a send cannot be undone."""
-        await retry_while_unavailable(partial(self._spool.commit, *operations, max_delay=delay), sleep=self._sleep)
+        commit = partial(self._spool.commit, *operations, scope=row.scope or None, max_delay=delay)
+        await retry_while_unavailable(commit, sleep=self._sleep)
 
     def _channel(self, message: Outbound) -> Channel | None:
         return self._channels.get((message.address.channel, message.address.account))

@@ -57,6 +57,10 @@ class DraftStore:
         self.lost: set[str] = set()
         """Drafts that may be in the chat under an unknown id: after a crash, or if the response was lost."""
 
+    @property
+    def safe_seconds_left(self) -> float:
+        return self._spool.safe_seconds_left
+
     def restore(self, found: Mapping[str, Receipt | None]) -> None:
         """Load the drafts that were in their chats when the daemon stopped."""
         self.receipts.update(found)
@@ -191,6 +195,8 @@ class DraftStream:
             if drafts is None:
                 await self._wait_until_clear()
             self._changed.clear()
+            if self._store.safe_seconds_left <= 0:  # The next owner may have sent the final text.
+                return
             text = join_paragraphs([*self._paragraphs, "".join(self._deltas or ())])
             pause = pace
             try:

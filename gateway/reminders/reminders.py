@@ -58,7 +58,7 @@ class Reminders:
             max_total=MAX_TOTAL,
         )
         try:
-            await self._spool.commit(reminder)
+            await self._spool.commit(reminder, scope=job.scope)
         except TooMany as full:
             raise Refused("there are too many reminders. Cancel some with /reminders") from full
         except SpoolUnavailable as error:

@@ -11,6 +11,7 @@ from gateway.access.rules import Live, may_talk
 from gateway.agent.senders import sanitize_name
 from gateway.aio import finish_before_cancel
 from gateway.contract import Outbound, PeerKind
+from gateway.errors import HeldElsewhere
 from gateway.outbound.delivery import Delivery
 from gateway.reminders.reminders import Reminders
 from gateway.reminders.schedule import format_time, next_time
@@ -64,8 +65,9 @@ class ReminderScheduler:
                     self._must_recompute = False
                     # Summer time, a new time zone or a clock that was set back change the next time of a cron line.
                     rows = await self._spool.recurring_reminders()
+                    scopes = {row.id: row.scope for row in rows}
                     for move in await asyncio.to_thread(_moves, rows, self._now(), self._reminders.zone):
-                        await self._commit(move)
+                        await self._commit(scopes[move.id], move)
                 await self.send_due()
                 await self._sleep_until(await self._spool.next_reminder())
             except SpoolUnavailable:  # Reads fail as well.
@@ -115,7 +117,8 @@ class ReminderScheduler:
         is_allowed = may_talk(self._live, about.address, about.maker, about.guild)
         if failures >= MAX_FAILURES or not is_allowed:
             log.warning("reminder_ended", reminder=reminder.id, failures=failures, is_allowed=is_allowed)
-            await self._commit(RescheduleReminder(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now))
+            end = RescheduleReminder(id=reminder.id, due_at=reminder.due_at, next_at=None, at=now)
+            await self._commit(reminder.scope, end)
             return
         # While a chat is out of reach, its reminders do not pile up: the message that waits for it is enough.
         is_sent = reminder.last_delivery not in {OutboxState.PENDING, OutboxState.SENDING}
@@ -128,7 +131,7 @@ class ReminderScheduler:
             message = Outbound(
                 address=self._live.current_address(about.address), text=text, recipient=about.maker, guild=about.guild
             )
-            parts = self._delivery.compose(message, key=reminder.next_key)
+            parts = self._delivery.compose(message, key=reminder.next_key, scope=reminder.scope)
         cron = reminder.cron
         move = RescheduleReminder(
             id=reminder.id,
@@ -138,15 +141,18 @@ class ReminderScheduler:
             is_sent=is_sent,
             failures=failures,
         )
-        if await self._commit(move, *parts):
+        if await self._commit(reminder.scope, move, *parts):
             self._delivery.post(parts)
             log.info("reminder_sent", reminder=reminder.id, channel=about.address.channel, sent=is_sent)
 
-    async def _commit(self, *operations: RescheduleReminder | AddToOutbox) -> bool:
-        """Commit as soon as there is room. Returns False, and stores nothing, if the reminder was cancelled."""
+    async def _commit(self, scope: str, *operations: RescheduleReminder | AddToOutbox) -> bool:
+        """Commit as soon as there is room. Returns False, and stores nothing, if the reminder was cancelled.
+
+        Also if another node of the cluster has taken over its scope.
+        """
         try:
-            await retry_while_unavailable(partial(self._spool.commit, *operations))
-        except WrongState:
+            await retry_while_unavailable(partial(self._spool.commit, *operations, scope=scope))
+        except (WrongState, HeldElsewhere):
             return False
         return True
 

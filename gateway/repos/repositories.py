@@ -9,6 +9,7 @@ from config.errors import InvalidValue
 from config.work_trees import check_repo_place
 from gateway.access.rules import Live
 from gateway.errors import Refused
+from gateway.placement import Placement
 from gateway.sessions import Entry, SessionMeta, entries
 from gateway.text.plain import without_code
 
@@ -18,8 +19,9 @@ MAX_NAME = 64
 
 
 class Repositories:
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, placement: Placement | None = None) -> None:
         self._live = live
+        self._placement = placement
 
     def find(self, repo_id: str) -> Repo | None:
         return next((repo for repo in self._live.settings.repos if repo.id == repo_id), None)
@@ -72,6 +74,17 @@ class Repositories:
             raise Refused(f"The agent {agent} works in a repository, and there is none that you can use with it.")
         raise Refused(f"Which repository? Send /new @{choices[0]} to choose one. Available: {', '.join(choices)}.")
 
+    def workplace(
+        self, routed: str, last: SessionMeta | None, *, is_owner: bool, agent: str = "", named: str = ""
+    ) -> tuple[str, str]:
+        """Return who answers in a new session, and in which repository; empty for none.
+
+        `last` is the session of the chat so far. Without an `agent`, `next_agent` chooses. Raises as `choose`.
+        """
+        agent = agent or self.next_agent(routed, last, is_owner=is_owner)
+        current = last.repo if last is not None and last.agent == agent else ""
+        return agent, self.choose(agent, is_owner=is_owner, named=named, current=current)
+
     def next_agent(self, routed: str, last: SessionMeta | None, *, is_owner: bool) -> str:
         """Return the agent of a new session. `routed` is that of the chat, and `last` its session so far.
 
@@ -93,6 +106,16 @@ class Repositories:
             log.warning("repo_refused", security=True, repo=repo_id, by=by, reason=trouble)
             raise Refused(f"The repository {repo_id} can't be used: {without_code(trouble)}.")
         return repo
+
+    def describe_elsewhere(self, repo: Repo) -> str | None:
+        """Return why no session can use a repository on the disk of other nodes; empty if one can.
+
+        None if it is on the disk of this node.
+        """
+        if self._placement is None or self._placement.has(needed := self._placement.needed("", repo.id)):
+            return None
+        is_there = any(needed <= labels for labels in self._placement.nodes.values())
+        return "" if is_there else f"no node of the cluster with the label {repo.label} is running"
 
     def find_trouble(self, repo: Repo, *, is_git: bool) -> str:
         """Return why a session cannot use a repository, as part of a sentence, or an empty string. Reads the disk."""

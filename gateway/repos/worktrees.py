@@ -6,7 +6,7 @@ the worktree and changed after, so a crash at any point leaves something that `e
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from gateway.private_files import delete_tree
 from gateway.repos.git import Git
 from gateway.repos.repositories import Repositories
 from gateway.sessions import SessionManager, SessionMeta, SessionStatus
+from gateway.sessions.keys import parse_key
+from gateway.shards import shard_of
 from gateway.spool import SetFact, Spool, SpoolUnavailable
 from gateway.spool.spool import retry_while_unavailable
 
@@ -119,6 +121,21 @@ class Worktrees:
                 log.warning("workspace_fact_unreadable", fact=fact)
                 continue
             self._stored[stored.id] = stored
+
+    def take(self, facts: Mapping[str, str], shards: Collection[int]) -> None:
+        """Load what concerns the sessions of shards that this node of a cluster has taken."""
+        self.forget(shards)
+        others = {stored.id for stored in self._stored.values()}
+        self.read(facts)
+        for stored in list(self._stored.values()):
+            if stored.id not in others and shard_of(parse_key(stored.session)[0]) not in shards:
+                del self._stored[stored.id]
+
+    def forget(self, shards: Collection[int]) -> None:
+        """Forget the sessions of shards that this node does not own any more. Their worktrees stay."""
+        for stored in list(self._stored.values()):
+            if shard_of(parse_key(stored.session)[0]) in shards:
+                del self._stored[stored.id]
 
     async def open_workspace(self, session: SessionMeta, agent: AgentSettings) -> RepoWorkspace:
         """Return where the agent of a session works. Make its worktree, and store where it starts, if that is new.

@@ -322,7 +322,7 @@ class ApprovalGate:
         return _CHANGED.format(names=", ".join(f"`{name}`" for name in changed))
 
     async def _ask(self, state: TurnState, question: Question, asked: entries.Approval) -> None:
-        parts = self._delivery.compose(question.message, key=question.message_key)
+        parts = self._delivery.compose(question.message, key=question.message_key, scope=question.scope)
         waits = [] if state.is_waiting else [SetInboxState(turn=question.turn, state=InboxState.WAITING)]
         # A turn that gets this far is not the one that crashes the daemon, so its attempts do not count.
         await self._recorder.write(state, [asked], also=[*waits, ResetAttempts(turn=question.turn), *parts])

@@ -25,8 +25,10 @@ from gateway.job import Job
 from gateway.mcp.server import McpServers
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import file_name
+from gateway.spool import Spool
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.compaction import OVERFLOW, CompactionRequest, Compactor
+from gateway.turns.shared_notes import SharedNotes
 from gateway.turns.usage import Meter, MeteredProvider, person_of
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -159,6 +161,7 @@ class TurnContext:
         meter: Meter,
         compactor: Compactor,
         store: FileStore,
+        spool: Spool,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -171,6 +174,7 @@ class TurnContext:
         self._now = now
         self._notes_folder = live.settings.gateway.data_dir / "memory"
         self.notes = NotesCache(self._notes_folder)
+        self._shared_notes = SharedNotes(spool, self.notes.forget)
 
     def now(self) -> datetime:
         """Return the time in the configured time zone."""
@@ -179,6 +183,12 @@ class TurnContext:
     def notes_path(self, scope: str) -> Path:
         """Return the notes file of a scope."""
         return _notes_file(self._notes_folder, scope)
+
+    async def notes_may_have_changed(self, scope: str) -> None:
+        """Call this after a tool of a scope has run."""
+        path = self.notes_path(scope)
+        self.notes.forget(path)
+        await self._shared_notes.store(scope, path)
 
     async def choose_agent(self, job: Job) -> tuple[ConfiguredAgent, MeteredProvider]:
         """Return the agent that answers, and its provider, charged to the sender."""
@@ -217,6 +227,7 @@ class TurnContext:
 
     async def system_prompt(self, inbound: Inbound, scope: str, agent: ConfiguredAgent) -> str:
         """Return the system prompt for a message of `scope`, with the notes of the scope and its instructions."""
+        await self._shared_notes.fetch(scope, self.notes_path(scope))
         notes = await self.notes.text(self.notes_path(scope))
         address, sender, today = inbound.address, inbound.sender, self.now()
         facts = PromptFacts(

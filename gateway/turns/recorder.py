@@ -184,7 +184,7 @@ class TurnRecorder:
             replies = [each for each in replies if each.text or state.sent]
         if not all(map(self._delivery.fits, replies)):
             replies = await self._long_replies.shorten(replies, turn=job.turn, session=job.session, note=ending)
-        parts = self._delivery.compose_all(replies, turn=job.turn, files=state.sent)
+        parts = self._delivery.compose_all(replies, turn=job.turn, scope=job.scope, files=state.sent)
         # A coding agent may have other calls under way while it waits for one. They have run.
         is_coding = state.agent is not None and state.agent.is_coding
         not_run = {state.asked} if is_coding else state.calls.keys()
@@ -225,10 +225,11 @@ class TurnRecorder:
             log.warning("answer_not_in_transcript", reason=str(refusal))
             if self._sessions.was_deleted(job.session):  # Nothing that was said in it may be stored again.
                 note = state.replies(f"*{state.note or SESSION_DELETED}*", entitled)
-                parts = self._delivery.compose_all(note, turn=job.turn)
+                parts = self._delivery.compose_all(note, turn=job.turn, scope=job.scope)
             spends = state.usage.uncommitted if state.usage is not None else []
             sent = [*parts, *unused_drafts, *self._delivery.forget_drafts(job.turn, parts)]
-            await retry_while_unavailable(partial(self._spool.commit, *settled, *sent, *self._meter.learned(), *spends))
+            operations = [*settled, *sent, *self._meter.learned(), *spends]
+            await retry_while_unavailable(partial(self._spool.commit, *operations, scope=job.scope))
         else:
             state.following = replace(following, has_begun=True) if following is not None else None
         if following is None:

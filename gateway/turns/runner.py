@@ -28,6 +28,7 @@ from gateway.job import Job, JobSlots
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import DraftStream
 from gateway.outbound.reactions import WaitingReactions
+from gateway.placement import Placement
 from gateway.reminders.reminders import Reminders
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.entries import FailureCause
@@ -65,6 +66,7 @@ class TurnRunner:
         coding_agents: CodingAgents,
         reminders: Reminders,
         compactor: Compactor,
+        placement: Placement,
         slots: JobSlots,
     ) -> None:
         self._live = live
@@ -80,6 +82,7 @@ class TurnRunner:
         self._coding_agents = coding_agents
         self._reminders = reminders
         self._compactor = compactor
+        self._placement = placement
         # A session has one turn in the line for a slot, so a long lane delays others by one slot only.
         self._slots = slots
         self._started = context.now()
@@ -190,6 +193,10 @@ class TurnRunner:
                 state.restored = session.turns
         if session is not None and session.status is SessionStatus.ERROR:  # The turn before has ended it.
             raise Refused("The session is in error, so this was not run.")
+        # Intake has sent the message to a node with the labels. The settings may have changed since.
+        if self._placement.is_used:
+            needed = self._placement.needed(job.agent) if session is None else self._placement.needed_by(session)
+            self._placement.check(needed)
         agent, provider = await self._context.choose_agent(job)
         state.agent, state.usage = agent, provider.usage
         if notice := self._sessions.take_notice(job.session):
@@ -207,6 +214,7 @@ class TurnRunner:
             job=job,
             count=len(state.sent),
         )
+        await self._files.store.fetch_session(job.session)  # Another node may have received them.
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
@@ -314,7 +322,7 @@ class TurnRunner:
                         pass  # The last step is recorded with the end of the turn.
                     case _:
                         if isinstance(event, ToolFinished):  # It may have written a note.
-                            self._context.notes.forget(self._context.notes_path(state.jobs[0].scope))
+                            await self._context.notes_may_have_changed(state.jobs[0].scope)
                         await finish_before_cancel(self._recorder.record(state, event))
 
     async def _new_messages(self, state: TurnState, slot: TurnSlot) -> Sequence[Message]:

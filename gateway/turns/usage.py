@@ -30,6 +30,8 @@ from gateway.turns.agents import ConfiguredAgent
 
 log = structlog.get_logger()
 
+MAX_USAGE_AGE = 2.0
+"""Seconds for which a node of a cluster may not know what a person has used at other nodes."""
 _MAX_PEOPLE = 10_000
 """People whose usage of today is kept in memory."""
 _MICROS = 1_000_000
@@ -54,19 +56,36 @@ def person_of(settings: Settings, inbound: Inbound) -> str:
 
 
 class DailyUsage:
-    """Tokens that each person has used today. The spool stores them; this is a cache of it."""
+    """Tokens that each person has used today. The spool stores them; this is a cache of it.
 
-    def __init__(self, spool: Spool, now: Callable[[], datetime], metrics: Metrics | None = None) -> None:
+    In a cluster, other nodes add to the usage as well. So what is cached is read again after a moment.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        now: Callable[[], datetime],
+        metrics: Metrics | None = None,
+        *,
+        max_age: float = MAX_USAGE_AGE,
+    ) -> None:
         self._spool = spool
         self._metrics = metrics or Metrics()
         self._now = now
         self._cache = BoundedDict[tuple[str, str], UsageTotal](_MAX_PEOPLE, on_drop=self._evicted)
         self._complete_day = ""
         """The day for which the cache has everyone with any usage. Empty once someone has been evicted."""
+        self._max_age = max_age
+        self._read_at = BoundedDict[tuple[str, str], float](_MAX_PEOPLE)
+        """In a cluster, when the usage of each person was read."""
 
     async def today(self, person: str) -> UsageTotal:
         key = (utc_day(self._now()), person)
-        if key not in self._cache:
+        if self._spool.shards is not None:
+            is_old = key not in self._cache or monotonic() - self._read_at.get(key, 0.0) >= self._max_age
+            if is_old:
+                await retry_while_unavailable(partial(self._read_again, *key))
+        elif key not in self._cache:
             # Even a read fails while the database is away, or if it shares its batch with a write that found no room.
             await retry_while_unavailable(partial(self._load, *key))
         self._cache.move_to_end(key)
@@ -85,6 +104,13 @@ class DailyUsage:
         if not self._complete_day and (day, person) not in self._cache:
             self._cache.setdefault((day, person), await self._spool.usage(day, person))
         self._cache.setdefault((day, person), UsageTotal())
+
+    async def _read_again(self, day: str, person: str) -> None:
+        key, at = (day, person), monotonic()
+        stored = await self._spool.usage(day, person)
+        # What this node has charged, and has not committed yet, is in the cache only.
+        self._cache[key] = max(stored, self._cache.get(key, UsageTotal()), key=lambda total: total.tokens)
+        self._read_at[key] = at
 
     def add(self, spend: AddUsage) -> None:
         """Count usage that will be committed. A person who is not cached is read from the spool later."""

@@ -22,7 +22,7 @@ from gateway.daemon import Daemon
 from gateway.files.workspaces import workspace_of
 from gateway.sessions.entries import Entry
 from gateway.sessions.storage.codec import decode
-from gateway.spool import AddToInbox, SetInboxState, Spool, StartTurn
+from gateway.spool import AddToInbox, Operation, Spool
 from tests.polling import until
 
 DAEMON_TIMEOUT = 90.0  # For a whole test. Generous, because the machine may be busy.
@@ -179,7 +179,7 @@ def accepted(turn: str, text: str, *, peer: str = "ada", at: datetime | None = N
     )
 
 
-async def leave(folder: Path, *operations: AddToInbox | StartTurn | SetInboxState) -> None:
+async def leave(folder: Path, *operations: Operation) -> None:
     """Leave operations in the spool, as a killed daemon does."""
     async with await Spool.open(folder / "data") as spool:
         await spool.commit(*operations)

@@ -13,12 +13,25 @@ import msgspec
 import pytest
 from structlog.contextvars import get_contextvars
 
+from gateway.access.chat_migrations import MIGRATION_FACTS
+from gateway.access.owner_chats import OWNER_CHAT_FACTS
+from gateway.access.tokens import TOKEN_FACTS
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Toolbox, ToolContext, tool
+from gateway.commands.info import RESTARTED_BY
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
 from gateway.daemon import Daemon
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import DeleteSession, DropEntries, InboxState, SetInboxState, Spool, StartTurn
+from gateway.spool import (
+    GRANT_FACTS,
+    DeleteSession,
+    DropEntries,
+    InboxState,
+    SetFact,
+    SetInboxState,
+    Spool,
+    StartTurn,
+)
 from gateway.spool.deletion import SESSION_DELETED
 from tests.daemon.harness import SCOPE, Parrot, accepted, begin_a_session, gateway, leave, replies, settings
 
@@ -51,6 +64,15 @@ async def test_a_collected_message_is_answered_even_if_the_row_of_its_turn_is_un
     with closing(sqlite3.connect(tmp_path / "data" / "spool.db")) as database, database:
         database.execute("UPDATE inbox SET inbound = '{\"newer\": true}' WHERE turn = 't1'")
     async with gateway(settings(tmp_path)) as (_, chat):
+        assert "Ada" in (await chat.hear_message()).text
+
+
+async def test_facts_of_a_newer_version_are_left_out(tmp_path: Path) -> None:
+    await begin_a_session(tmp_path)
+    names = (f"{OWNER_CHAT_FACTS}x", f"{MIGRATION_FACTS}x", f"{TOKEN_FACTS}x", f"{GRANT_FACTS}x", RESTARTED_BY)
+    await leave(tmp_path, *(SetFact(name=name, value='{"newer": true}') for name in names))
+    async with gateway(settings(tmp_path)) as (_, chat):
+        await chat.say("My name is Ada.", peer="ada")
         assert "Ada" in (await chat.hear_message()).text
 
 
@@ -261,3 +283,20 @@ async def test_a_message_whose_session_was_deleted_before_the_crash_is_not_moved
         assert (await chat.hear_message()).text == SESSION_DELETED
         await chat.say("hello", peer="ada")
         assert await replies(chat, 1) == ["heard: hello"]
+
+
+async def test_a_turn_goes_on_if_a_part_of_the_daemon_has_crashed(tmp_path: Path) -> None:
+    """No person has stopped it, so no one is told that."""
+
+    async def crash_during_a_turn() -> None:
+        parrot = Parrot()
+        async with gateway(settings(tmp_path), parrot.installed) as (daemon, chat):
+            await chat.say("hello", peer="ada")
+            await parrot.is_asked.wait()
+            daemon.spool.broken.set()
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup):
+        await crash_during_a_turn()
+    async with gateway(settings(tmp_path), Parrot.answering) as (_, chat):
+        assert (await chat.hear_message()).text == "heard: hello"

@@ -657,5 +657,5 @@ async def test_a_message_is_committed_as_being_sent_if_it_is_next_in_its_chat(tm
 async def test_a_channel_that_shows_the_transcript_is_sent_notices_only(tmp_path: Path) -> None:
     kinds = (OutboundKind.REPLY, OutboundKind.NOTICE)
     async with posting(tmp_path, ShowingTranscript()) as post:
-        parts = post.delivery.compose_all([replace(HELLO, kind=kind) for kind in kinds], turn="t")
+        parts = post.delivery.compose_all([replace(HELLO, kind=kind) for kind in kinds], turn="t", scope="")
     assert [part.message.kind for part in parts] == [OutboundKind.NOTICE]
