@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help run test coverage crash powerloss systemd clients agents lint bench soak lock clean
+.PHONY: help run test coverage crash cluster powerloss systemd clients agents lint bench soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -20,6 +20,13 @@ coverage: $(VENV)/.dev-ready  ## Run every test and report the lines that no tes
 
 crash: $(VENV)/.dev-ready  ## Kill the daemon at every point of its work, thousands of times.
 	GATEHOUSE_CRASH_SCALE=$${GATEHOUSE_CRASH_SCALE:-20} $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash
+
+cluster: $(VENV)/.dev-ready  ## Kill, pause and cut off the nodes of a cluster and its database, for half an hour.
+	@sh tests/install_cluster_tools.sh
+	@report=$$(mktemp); \
+	GATEHOUSE_CLUSTER_SCALE=$${GATEHOUSE_CLUSTER_SCALE:-20} GATEHOUSE_CLUSTER_REPORT=$$report \
+		$(BIN)/python -m pytest tests/cluster; \
+	status=$$?; cat $$report; rm -f $$report; exit $$status
 
 powerloss: $(VENV)/.dev-ready  ## Cut the power after every write of a conversation (needs strace).
 	GATEHOUSE_POWERLOSS_CUTS=0 $(BIN)/python -m pytest tests/crash/test_powerloss.py

@@ -9,7 +9,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "install_tools.sh"
 SHELL = shutil.which("sh") or "/bin/sh"
 NEEDED = ("ln", "mkdir", "rm", "tail")
-PACKAGES = ["chromium", "bubblewrap", "strace", "postgresql", "pgbouncer"]
+PACKAGES = ["chromium", "bubblewrap", "strace", "postgresql", "pgbouncer", "haproxy"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_missing_programs_are_installed(programs: Path) -> None:
 
 
 def test_present_programs_are_not_installed_again(programs: Path) -> None:
-    for name in ("google-chrome", "strace", "pgbouncer"):
+    for name in ("google-chrome", "strace", "pgbouncer", "haproxy"):
         add(programs, name)
     server = programs.parent / "usr/lib/postgresql/15/bin"
     server.mkdir(parents=True)
@@ -56,7 +56,7 @@ def test_present_programs_are_not_installed_again(programs: Path) -> None:
 
 
 def test_without_missing_programs_the_script_does_nothing(programs: Path) -> None:
-    for name in ("chromium", "bwrap", "strace", "postgres", "pgbouncer"):
+    for name in ("chromium", "bwrap", "strace", "postgres", "pgbouncer", "haproxy"):
         add(programs, name)
     assert install(programs) == ""
     assert not (programs.parent / "calls").exists()
@@ -69,7 +69,8 @@ def test_installed_packages_start_no_services(programs: Path) -> None:
     install(programs)
     assert (programs.parent / "seen").read_text() == "create_main_cluster = false\n"
     assert not settings.exists()
-    assert (etc / "systemd/system/pgbouncer.service").readlink() == Path("/dev/null")
+    for server in ("pgbouncer", "haproxy"):
+        assert (etc / f"systemd/system/{server}.service").readlink() == Path("/dev/null")
 
 
 def test_a_package_that_fails_does_not_stop_the_others(programs: Path) -> None:

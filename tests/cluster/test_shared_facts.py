@@ -1,0 +1,233 @@
+"""What every node of a cluster has in memory or does for its shards: two nodes on one database, without daemons."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from gateway.access.guests import FACTS, GuestBook
+from gateway.access.pairing import Pairing
+from gateway.access.tokens import TOKEN_FACTS, ApiToken, NewToken, TokenBook, TokenIssuer
+from gateway.cluster import membership
+from gateway.contract import TokenScope
+from gateway.errors import HeldElsewhere, Refused
+from gateway.shards import SHARD_COUNT, Shards, shard_of
+from gateway.spool import AddReminder, AddToOutbox, AddUsage, MarkDead, MarkSending, ReminderContent, RetryDead, Spool
+from gateway.turns.shared_notes import SharedNotes
+from gateway.turns.usage import DailyUsage, utc_day
+from tests.access.test_tokens import SETTINGS
+from tests.cluster.harness import TIMEOUT
+from tests.cluster.test_arrivals import node_lease
+from tests.polling import POLL_INTERVAL
+from tests.spool.postgres_tables import create_tables
+from tests.spool.samples import NOW, inbound, outbound
+
+SCOPES = [f"agent:main:telegram:direct:{number}" for number in range(20)]
+
+
+class Node:
+    """A node that owns some shards."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self.now = NOW
+        self.ended: list[str] = []
+        self.tokens = TokenIssuer(
+            TokenBook(lambda: self.now),
+            spool,
+            settings=lambda: SETTINGS,
+            now=lambda: self.now,
+            on_ended=self.ended.append,
+        )
+        self.pairing = Pairing(
+            GuestBook(), spool, now=lambda: self.now, on_revoked=lambda: self.ended.append("someone's work")
+        )
+
+    def owned(self) -> str:
+        """Return a scope that this node owns."""
+        shards = self.spool.shards
+        assert shards is not None
+        return next(scope for scope in SCOPES if shards.owns(scope))
+
+    async def read(self) -> None:
+        """Read the facts, as a node does when they have changed."""
+        facts = await self.spool.facts()
+        self.tokens.read({name: value for name, value in facts.items() if name.startswith(TOKEN_FACTS)})
+        self.pairing.read({name: value for name, value in facts.items() if name.startswith(FACTS)})
+
+
+@asynccontextmanager
+async def two_nodes(url: str, folder: Path) -> AsyncIterator[tuple[Node, Node]]:
+    create_tables(url)
+    async with AsyncExitStack() as stack:
+        nodes = []
+        for name in ("a", "b"):
+            lease = node_lease(folder / name)
+            spool = await stack.enter_async_context(await Spool.open_database(url, folder / name, lease=lease))
+            spool.shards = Shards()
+            half = {tuple(range(SHARD_COUNT)): SHARD_COUNT // 2}
+            spool.shards.epochs = await spool.run(partial(membership.claim, lease.boot, half))
+            nodes.append(Node(spool))
+        yield nodes[0], nodes[1]
+
+
+async def _token(node: Node) -> tuple[ApiToken, str]:
+    return await node.tokens.create(NewToken(name="ci", scopes=frozenset({TokenScope.READ})))
+
+
+async def test_a_last_use_brings_no_revoked_token_back(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        token, secret = await _token(one)
+        await other.read()
+        assert other.tokens.book.identify(secret) is not None
+        await one.tokens.revoke(token.id)
+        await other.tokens.save_last_uses()
+        assert await one.spool.facts(TOKEN_FACTS) == {}
+        await other.read()
+        assert other.ended == [token.id]
+        assert other.tokens.book.identify(secret) is not None, "it is known, and allows nothing"
+        assert other.tokens.book.find(token.id) is None
+
+
+async def test_the_latest_use_of_a_token_is_kept(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        token, secret = await _token(one)
+        await other.read()
+        other.now += timedelta(seconds=10)
+        for node in (one, other):
+            node.tokens.book.identify(secret)
+        await other.tokens.save_last_uses()
+        await one.read()
+        assert one.tokens.book.tokens[token.id].last_used_at == NOW, "its own use is not stored yet"
+        await one.tokens.save_last_uses()
+        for node in (one, other):
+            await node.read()
+            assert node.tokens.book.tokens[token.id].last_used_at == other.now
+
+
+async def test_a_request_for_access_is_decided_once(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+
+        async def reply(_text: str, operations: object) -> None:
+            assert isinstance(operations, list)
+            await one.spool.commit(*operations)
+
+        assert await one.pairing.request(inbound("hello"), reply)
+        await other.read()
+        (asked,), (known,) = one.pairing.waiting(), other.pairing.waiting()
+        guest = await one.pairing.approve(asked)
+        with pytest.raises(Refused, match="unknown or expired"):
+            await other.pairing.approve(known)
+        await other.read()
+        assert other.pairing.guest_book.guests == {guest.person: guest}
+        with pytest.raises(Refused, match="was approved already"):
+            await other.pairing.find_applicant(asked.code)
+        await other.pairing.revoke(guest)
+        assert one.ended == []
+        await one.read()
+        assert one.pairing.guest_book.guests == {}
+        assert one.ended == ["someone's work"]
+
+
+async def test_the_daily_usage_is_that_of_all_nodes(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        here, there = (DailyUsage(node.spool, lambda: NOW, max_age=0.0) for node in (one, other))
+        assert (await here.today("ann")).tokens == (await there.today("ann")).tokens == 0
+        spend = AddUsage(day=utc_day(NOW), person="ann", model="m", input_tokens=70)
+        there.add(spend)
+        assert (await there.today("ann")).tokens == 70, "what is not committed yet counts as well"
+        assert (await here.today("ann")).tokens == 0
+        await other.spool.commit(spend)
+        assert (await here.today("ann")).tokens == 70
+        assert (await there.today("ann")).tokens == 70
+
+
+async def test_a_revived_reply_is_sent_by_its_owner_only(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        scope = other.owned()
+        for key in ("k1", "k2"):
+            await other.spool.commit(
+                AddToOutbox(key=key, turn=None, message=outbound("hi"), at=NOW, scope=scope),
+                MarkSending(key=key, at=NOW),
+                MarkDead(key=key, reason="blocked"),
+                scope=scope,
+            )
+        await one.spool.commit(RetryDead(key="k1", at_owner=True))
+        assert await one.spool.take_revived() == []
+        (row,) = await other.spool.take_revived()
+        assert (row.key, row.scope) == ("k1", scope)
+        assert await other.spool.take_revived() == []
+        # The next owner of the shard reads everything that waits, also what was revived in the meantime.
+        await one.spool.commit(RetryDead(key="k2", at_owner=True))
+        recovered = await other.spool.recover([shard_of(scope)])
+        assert [row.key for row in recovered.outbox] == ["k1", "k2"]
+        assert await other.spool.take_revived() == []
+
+
+async def test_reminders_of_a_shard_are_due_when_it_was_read(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        scope, message = other.owned(), inbound("remind me")
+        content = ReminderContent(address=message.address, maker=message.sender, text="tea")
+        await other.spool.commit(
+            AddReminder(id="r1", scope=scope, due_at=NOW, cron=None, about=content, max_per_scope=9, max_total=9)
+        )
+        assert await one.spool.due_reminders(NOW, limit=9) == []
+        assert other.spool.shards is not None
+        other.spool.shards.loading.add(shard_of(scope))
+        assert await other.spool.due_reminders(NOW, limit=9) == []
+        other.spool.shards.loading.clear()
+        assert [row.id for row in await other.spool.due_reminders(NOW, limit=9)] == ["r1"]
+
+
+async def test_notes_follow_a_scope_to_its_next_owner(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        scope, fetched = one.owned(), list[Path]()
+        here, there = tmp_path / "a" / "memory" / "s.jsonl", tmp_path / "b" / "memory" / "s.jsonl"
+        first, second = SharedNotes(one.spool, fetched.append), SharedNotes(other.spool, fetched.append)
+        here.parent.mkdir(parents=True)
+        here.write_text("older than the cluster\n")
+        await first.fetch(scope, here)
+        here.write_text("older than the cluster\nlikes tea\n")
+        await first.store(scope, here)
+        await first.fetch(scope, here)
+        assert fetched == []
+        # The other node takes the shard, and adds a note.
+        assert one.spool.shards is not None
+        assert other.spool.shards is not None
+        other.spool.shards.epochs[shard_of(scope)] = 2
+        epoch = one.spool.shards.epochs.pop(shard_of(scope))
+        await second.fetch(scope, there)
+        assert fetched == [there]
+        assert there.read_text() == "older than the cluster\nlikes tea\n"
+        assert there.stat().st_mode & 0o077 == 0
+        with there.open("a") as file:
+            file.write("likes cake\n")
+        await second.store(scope, there)
+        here.write_text("too late\n")
+        with pytest.raises(HeldElsewhere):
+            await first.store(scope, here)
+        # It comes back.
+        one.spool.shards.epochs[shard_of(scope)] = epoch + 2
+        await first.fetch(scope, here)
+        assert here.read_text() == there.read_text()
+
+
+async def test_nodes_that_charge_the_same_people_do_not_wait_for_each_other(tmp_path: Path, database_url: str) -> None:
+    """The rows are locked in one order. Otherwise two nodes would deadlock, which stops both for a second."""
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        ann, bob = (AddUsage(day="2026-03-01", person=name, model="m", input_tokens=1) for name in ("ann", "bob"))
+        await one.spool.commit(ann, bob)
+        async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as tasks:
+            with psycopg.connect(database_url) as connection, psycopg.connect(database_url, autocommit=True) as watcher:
+                waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+                connection.execute("SELECT 1 FROM usage WHERE person = 'ann' FOR UPDATE")
+                tasks.create_task(one.spool.commit(bob, ann))
+                while watcher.execute(waits).fetchone() is None:  # noqa: ASYNC110 - PostgreSQL does it.
+                    await asyncio.sleep(POLL_INTERVAL)
+                await other.spool.commit(bob)  # Bob's row is free, although it came first.
+        assert (await one.spool.usage("2026-03-01")).input_tokens == 5
