@@ -26,6 +26,7 @@ COMMANDS = {
     "chat": ("gateway.cli.chat:main", "chat from this terminal"),
     "link": ("gateway.cli.remote:link", "print a sign-in link for the chat page"),
     "status": ("gateway.cli.status:main", "show the state of the running gateway"),
+    "cluster": ("gateway.cli.cluster:main", "show the nodes of a cluster, and what each of them owns"),
     "reload": ("gateway.cli.remote:reload", "make the running gateway reload its configuration"),
     "log-level": ("gateway.cli.remote:log_level", "change the running gateway's log level"),
     "pair": ("gateway.cli.pair:main", "approve or deny people who have written to a bot"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from config import Settings, StorageEngine, StorageSettings
 from config.files import make_private_directory
 from config.loader import validate
+from gateway import __version__
 from gateway.admin.client import is_running
 from gateway.cli.common import (
     EXIT_FAILED,
@@ -96,12 +97,19 @@ def _describe(revision: str | None) -> str:
         return "The database has no tables yet. `gatehouse db upgrade` creates them."
     if revision == migrate.HEAD:
         return f"The database has schema {revision}, the newest."
+    if migrate.is_newer(revision):
+        return (
+            f"The database has schema {revision} of a newer version. This version, {__version__} (schema "
+            f"{migrate.HEAD}), may still use it."
+        )
     return f"The database has schema {revision}. The newest is {migrate.HEAD}: run `gatehouse db upgrade`."
 
 
 def _check(storage: StorageSettings) -> int:
     found = migrate.current(storage)
     print(_describe(found))
+    if migrate.is_newer(found):
+        print("Only the newer version can check its tables.")
     if found != migrate.HEAD:
         return EXIT_FAILED
     # Imported here because SQLAlchemy, which it needs, is an extra.
@@ -125,6 +133,8 @@ def _upgrade(storage: StorageSettings, settings: Settings | None, options: argpa
         before = migrate.upgrade(storage, options.revision)
     if before == options.revision:
         print(f"The database already has schema {before}.")
+    elif migrate.is_newer(before):
+        print(_describe(before))
     elif before is not None and before > options.revision:
         raise Refused(f"The database has schema {before}. To go back, run `gatehouse db downgrade {options.revision}`.")
     elif before is None:

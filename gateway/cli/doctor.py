@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from gateway import __version__
 from gateway.admin.archive import open_archive, open_local_archive
 from gateway.admin.client import ControlClient, NotRunning, is_running
 from gateway.admin.config_check import examine_config
-from gateway.admin.routes import DOCTOR_TIMEOUT
+from gateway.admin.routes import DOCTOR_TIMEOUT, STORAGE_TIMEOUT
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.environment import trim_environment
 from gateway.cli.spool import list_spool
+from gateway.doctor.cluster import check_cluster
 from gateway.doctor.configuration import PORT, ConfigReport, check_port
 from gateway.doctor.database import check_database
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
@@ -104,6 +106,8 @@ def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
         findings += asyncio.run(_ask_daemon(directory, is_local=is_local))
     else:
         findings.append(ok("daemon", "Not running."))
+        findings += check_database(settings.storage)
+        findings += asyncio.run(check_cluster(settings))
         if not is_local:
             trim_environment(settings.gateway.keep_environment)  # Everything was read by now.
             findings += asyncio.run(check_peers(settings, report.channels, DEADLINE))
@@ -122,7 +126,6 @@ def _check_data_dir(report: ConfigReport, settings: Settings, *, is_live: bool) 
     return [
         *check_permissions(directory, Path(report.source) if EXPOSED_SECRET in report.warnings else None),
         *(check_disk(directory), *check_file_system(directory), check_fsync(directory), check_clock(directory)),
-        *check_database(settings.storage),
         *asyncio.run(_check_stores(settings, is_live=is_live)),
         *check_kinds(settings),
         *check_leftovers(directory),
@@ -151,11 +154,15 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
 
 
 async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
-    """Return the daemon's version, state and own findings."""
+    """Return the daemon's version, state and own findings. It has the password of its database, and its rights."""
     try:
         async with ControlClient(directory) as control:
             status = await control.get("/status")
-            answer = {} if is_local else await control.post("/doctor", limit=DOCTOR_TIMEOUT)
+            answers = []
+            with suppress(Refused):  # An older version does not have it.
+                answers.append(await control.post("/doctor/storage", limit=STORAGE_TIMEOUT))
+            if not is_local:
+                answers.append(await control.post("/doctor", limit=DOCTOR_TIMEOUT))
     except (NotRunning, Refused) as failure:
         return [error("daemon", str(failure), "Check its log, and restart it.")]
     running = str(status["version"])
@@ -167,5 +174,5 @@ async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
     state = ok("daemon", sentence)
     if not status["ready"]:
         state = error("daemon", f"Not ready: {sentence}", "See the other findings, and its log.")
-    findings = answer.get("findings")
-    return [version, state, *map(from_json, findings if isinstance(findings, list) else [])]
+    found = [answer.get("findings") for answer in answers]
+    return [version, state, *(from_json(each) for listed in found if isinstance(listed, list) for each in listed)]

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
 
 async def _read_report(control: ControlClient) -> StatusReport:
     try:
-        return msgspec.convert(await control.get("/status"), StatusReport)
+        return msgspec.convert(await control.get("/status"), StatusReport, str_keys=True)
     except msgspec.ValidationError as error:
         raise Refused("Can't read the gateway's answer. Is it the same version as this command?") from error
 

@@ -10,13 +10,14 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from config import ConfigError, HttpSettings, Loaded, Problem, Settings
+from config import ConfigError, FileSharing, HttpSettings, Loaded, Problem, Settings
 from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Address, Channel, CommandInfo, EarlierMessage, Line, OpenQuestion, Sender, SessionInfo
 from gateway.conversation import Json
 from gateway.database.migrate import missing_extra
 from gateway.doctor.finding import Finding, Level, error, ok
-from gateway.errors import GatehouseError
+from gateway.errors import CannotStart, GatehouseError
+from gateway.files.shared import shared_files
 from gateway.sessions.storage.hidden import read_hidden_sessions
 from gateway.turns.agents import agent_faults
 
@@ -51,6 +52,11 @@ def check_config(load: Callable[[], Loaded], *, is_running: bool) -> ConfigRepor
     errors = [*agent_faults(settings), *_folder_errors(settings)]
     if extra := missing_extra(settings.storage):
         errors.append(extra)
+    if settings.files.shared is FileSharing.S3:
+        try:
+            shared_files(settings)
+        except CannotStart as missing:
+            errors.append(str(missing))
     channels: dict[tuple[str, str], Channel] = {}
     for name, channel in settings.channels.items():
         try:

@@ -21,8 +21,7 @@ _SHOWN_DAMAGE = 3
 
 _SETTINGS = """SELECT current_setting('fsync'), current_setting('full_page_writes'),
 current_setting('synchronous_commit'), pg_is_in_recovery(), current_setting('default_transaction_read_only'),
-pg_database_size(current_database()), extract(epoch FROM clock_timestamp())::double precision,
-current_setting('server_version'), current_setting('synchronous_standby_names')"""
+pg_database_size(current_database()), current_setting('server_version'), current_setting('synchronous_standby_names')"""
 
 
 def check_database(storage: StorageSettings) -> list[Finding]:
@@ -42,7 +41,10 @@ def check_database(storage: StorageSettings) -> list[Finding]:
 
 
 def _check_revision(storage: StorageSettings, revision: str) -> Iterator[Finding]:
-    if revision != migrate.HEAD:
+    if migrate.is_newer(revision):
+        message = f"It has schema {revision} of a newer version, and this version ({migrate.HEAD}) may still use it."
+        yield warning("database", message, "Update this gateway: the next migration may not allow it any more.")
+    elif revision != migrate.HEAD:
         message = f"It has schema {revision}, and this version needs {migrate.HEAD}."
         by_start = storage.migrate == "auto"
         fix = "Nothing to do: the next start migrates it." if by_start else "Run `gatehouse db upgrade`."
@@ -68,18 +70,17 @@ def _check_postgres(storage: StorageSettings, revision: str) -> Iterator[Finding
     name = describe(storage.url)
     try:
         with PostgresConnection(storage.url, **connection_options(storage)) as connection:
-            before = time.time()
             found = connection.execute(_SETTINGS).fetchone()
-            skew = found[6] - (before + time.time()) / 2
+            skew = clock_skew(connection)
             standbys = connection.execute("SELECT count(*) FROM pg_stat_replication").fetchone()[0]
             is_standby = bool(found[3])
-            typical = None if is_standby else _commit_time(connection)
+            typical = None if is_standby else statistics.median(commit_times(connection))
     except CannotStart:
         raise
     except Exception as failure:  # noqa: BLE001 - a doctor reports every problem of the server.
         yield error("database", f"{name} fails ({summary(failure)}, {cause_of(failure).name}).", _UNREACHABLE)
         return
-    fsync, full_pages, synchronous, _, read_only, size, _, version, synchronous_standbys = found
+    fsync, full_pages, synchronous, _, read_only, size, version, synchronous_standbys = found
     replication = f", replicated to {count(standbys, 'standby')}" if standbys else ""
     yield ok(
         "database",
@@ -113,8 +114,15 @@ def _check_postgres(storage: StorageSettings, revision: str) -> Iterator[Finding
         yield ok("database", message) if typical < SLOW_FSYNC else warning("database", message, slow)
 
 
-def _commit_time(connection: PostgresConnection) -> float:
-    """Return how long a small commit takes typically. It writes to the log of the server, and changes no row."""
+def clock_skew(connection: PostgresConnection) -> float:
+    """Return by how many seconds the clock of the server is ahead of the one here."""
+    before = time.time()
+    (now,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::double precision").fetchone()
+    return float(now) - (before + time.time()) / 2
+
+
+def commit_times(connection: PostgresConnection) -> list[float]:
+    """Return how long a few small commits take. They write to the log of the server, and change no row."""
     times = []
     for _ in range(_PROBES):
         started = time.monotonic()
@@ -122,4 +130,4 @@ def _commit_time(connection: PostgresConnection) -> float:
         connection.execute("SELECT pg_logical_emit_message(true, 'gatehouse', 'doctor')").fetchall()
         connection.commit()
         times.append(time.monotonic() - started)
-    return statistics.median(times)
+    return times

@@ -15,10 +15,12 @@ import structlog
 
 from config import Backend
 from gateway.access.rules import Live
+from gateway.errors import HeldElsewhere
 from gateway.files.uploads import FileRoutes
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.sessions import SessionManager
+from gateway.sessions.keys import parse_key
 from gateway.sessions.retention import SweepReport
 from gateway.spool import Spool, SpoolUnavailable
 from gateway.turns.grants import GrantBook
@@ -150,7 +152,8 @@ class Housekeeping:
             is_clock_trusted = self._clock_check.is_trusted(self._now(), asyncio.get_running_loop().time())
             await self._attempt("sessions", partial(self.sweep, expires=is_clock_trusted))
             await self._attempt("grants", self._remove_grants)
-            await self._attempt("spool", partial(self._spool.delete_old_rows, self._now()))
+            if self._spool.shards is None or 0 in self._spool.shards.epochs:  # One node of a cluster is enough.
+                await self._attempt("spool", partial(self._spool.delete_old_rows, self._now()))
             await self._attempt("uploads", self._uploads.tidy)
             if self._spool.transactions - self._trimmed_at >= TRANSACTIONS_BEFORE_TRIM:
                 self._trimmed_at = self._spool.transactions
@@ -165,14 +168,20 @@ class Housekeeping:
 
     async def _remove_grants(self) -> None:
         """Remove what was allowed for sessions that were pruned, archived or deleted."""
-        if operations := self._grants.remove_sessions(lambda key: self._sessions.find(key) is not None):
+        shards = self._spool.shards
+
+        def exists(key: str) -> bool:  # Only their owner knows the sessions of a shard.
+            is_known = shards is None or shards.serves(parse_key(key)[0])
+            return not is_known or self._sessions.find(key) is not None
+
+        if operations := self._grants.remove_sessions(exists):
             await self._spool.commit(*operations)
 
     async def _attempt(self, job: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do one job. If the system does not let it, such as for lack of descriptors, the next round tries again."""
         try:
             await work()
-        except SpoolUnavailable:
+        except (SpoolUnavailable, HeldElsewhere):  # Another node of the cluster does the latter.
             return
         except (OSError, ImportError) as error:  # An import fails in its own way without descriptors.
             if job not in self._failing:  # Logged once, not in each round.

@@ -188,6 +188,47 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
         yield gauge("gatehouse_storage_info", "The storage engine.", engine, ("engine",))
         yield counter("gatehouse_commit_seconds_total", "Time of all commits.", report.storage.commit_seconds)
         yield counter("gatehouse_slow_commits_total", "Commits of more than 250 ms.", report.storage.slow_commits)
+    if report.cluster is not None:
+        cluster = report.cluster
+        yield gauge("gatehouse_cluster_nodes", "Nodes of the cluster that are alive.", cluster.nodes)
+        yield gauge("gatehouse_cluster_shards", "Shards that this node owns.", cluster.shards)
+        yield gauge("gatehouse_cluster_free_shards", "Shards that no node owns.", cluster.free_shards)
+        yield gauge("gatehouse_cluster_posts", "Bots for which this node receives messages.", cluster.posts)
+        yield gauge("gatehouse_cluster_arrivals", "Messages of other nodes that wait at this one.", cluster.arrivals)
+        yield counter("gatehouse_cluster_takeovers_total", "Takeovers from dead nodes by this one.", cluster.takeovers)
+        yield gauge(
+            "gatehouse_cluster_lease_seconds", "Until the lease of this node expires.", cluster.lease_left_seconds
+        )
+        waiting: dict[Labels, float] = {(str(shard),): count for shard, count in cluster.waiting.items()}
+        commits: dict[Labels, float] = {(str(shard),): count for shard, count in cluster.commits.items()}
+        takeover = cluster.last_takeover_at
+        yield gauge(
+            "gatehouse_cluster_shard_arrivals", "Messages of other nodes that wait for this one.", waiting, ("shard",)
+        )
+        yield gauge(
+            "gatehouse_cluster_oldest_arrival_seconds", "Waiting time of the oldest of them.", cluster.oldest_seconds
+        )
+        yield counter("gatehouse_cluster_shard_commits_total", "Stored changes of conversations.", commits, ("shard",))
+        yield gauge(
+            "gatehouse_cluster_last_takeover_timestamp_seconds",
+            "Time of the last takeover by this node; 0 if there was none.",
+            0.0 if takeover is None else takeover.timestamp(),
+        )
+        yield gauge(
+            "gatehouse_cluster_last_takeover_seconds",
+            "From the last sign of life of the dead node until this one served its shards.",
+            cluster.last_takeover_seconds,
+        )
+        yield gauge(
+            "gatehouse_cluster_absent_labels",
+            "Labels that repositories or agents need, and no node has.",
+            len(cluster.absent_labels),
+        )
+        yield gauge(
+            "gatehouse_cluster_settings_differ",
+            "1 if another node has other settings than this one.",
+            int(cluster.has_other_settings),
+        )
     if report.spool is not None:
         inbox: dict[Labels, float] = {(state,): report.spool.messages.get(state, 0) for state in UNFINISHED_MESSAGES}
         outbox: dict[Labels, float] = {(state,): report.spool.replies.get(state, 0) for state in UNFINISHED_REPLIES}

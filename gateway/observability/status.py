@@ -142,6 +142,38 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many programs of each coding agent run."""
     storage: StorageReport | None = None
     """None for an older daemon."""
+    cluster: "ClusterReport | None" = None
+    """None without a cluster."""
+
+
+class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node knows of its cluster."""
+
+    node: str
+    nodes: int
+    """Nodes that are alive, this one included."""
+    shards: int
+    posts: int
+    free_shards: int
+    """Shards that no node owns."""
+    arrivals: int
+    """Messages that other nodes have accepted for this one, and that it has not taken in yet."""
+    takeovers: int
+    lease_left_seconds: float
+    is_leaving: bool = False
+    waiting: dict[int, int] = {}
+    """Messages of other nodes that wait for this one, by each of its shards."""
+    oldest_seconds: float = 0.0
+    """For how long the oldest of these has been waiting."""
+    commits: dict[int, int] = {}
+    """Changes of conversations that this node has stored, by shard."""
+    last_takeover_at: datetime | None = None
+    last_takeover_seconds: float = 0.0
+    """From the last sign of life of a node until this one served its share of the shards."""
+    absent_labels: tuple[str, ...] = ()
+    """Labels that repositories or agents need, and no node has."""
+    has_other_settings: bool = False
+    """The settings of another node differ from those of this one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,6 +197,7 @@ class GatewayStatus:
     metrics: Metrics
     is_stopping: Callable[[], bool]
     now: Callable[[], datetime]
+    cluster: Callable[[], ClusterReport | None] = lambda: None
     _started_at: datetime = field(init=False)
     _started: float = field(init=False)
 
@@ -206,6 +239,16 @@ class GatewayStatus:
 
     def _warnings(self) -> Iterator[str]:
         free, limit = self.disk.free, self.lanes.max_total
+        if (cluster := self.cluster()) is not None:
+            if cluster.has_other_settings:
+                yield "The settings of another node of the cluster differ from those of this one. Make them the same."
+            for label in cluster.absent_labels:
+                yield (
+                    f"No node of the cluster has the label {label}, so conversations that need it can't go on. Start a "
+                    "node with it, or remove the label from the repositories and agents."
+                )
+            if cluster.free_shards:
+                yield f"{count(cluster.free_shards, 'shard')} of the cluster have no owner, so their messages wait."
         if self.spool.loss is not None:
             yield self.spool.loss
         if late := self.delivery.late():
@@ -301,6 +344,7 @@ class GatewayStatus:
             ),
             spool_busy_seconds=round(self.spool.busy_for(), 3),
             spool_transactions=self.spool.transactions,
+            cluster=self.cluster(),
             storage=StorageReport(
                 engine=self.engine.value,
                 database=self.database,

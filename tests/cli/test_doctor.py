@@ -18,7 +18,7 @@ from tests.agent.wire import OPENAI, serving
 from tests.agent.wire.server import KEY
 from tests.channels.telegram.bot_api import TOKEN, bot_api
 from tests.daemon.harness import gateway, settings
-from tests.daemon_process import DEFAULTS, gatehouse, write_config
+from tests.daemon_process import DEFAULTS, DaemonProcess, gatehouse, write_config
 
 Break = Callable[[Path], object]
 
@@ -206,3 +206,12 @@ async def test_running_daemon_makes_the_calls_with_its_own_secrets(tmp_path: Pat
     )
     assert TOKEN not in asked.stdout
     assert KEY not in asked.stdout
+
+
+def test_running_daemon_checks_the_database_whose_url_it_alone_has(tmp_path: Path, database_url: str) -> None:
+    write_config(tmp_path, f'{DEFAULTS}[storage]\nurl = "env:DATABASE_URL"\n')
+    with DaemonProcess(tmp_path, {"DATABASE_URL": database_url}) as daemon:
+        daemon.ready()
+        asked = gatehouse("doctor", "--local", home=tmp_path)
+    assert asked.returncode == 0, asked.stdout
+    assert "ok   database: PostgreSQL " in asked.stdout

@@ -19,9 +19,10 @@ FROM_PROMETHEUS = {"job", "instance"}
 """Labels that Prometheus adds when it scrapes a target."""
 
 
-def rules() -> list[dict[str, Any]]:  # Any: YAML.
+def rules(group: str = "") -> list[dict[str, Any]]:  # Any: YAML.
+    """Return the rules of a group, or all of them."""
     groups = yaml.safe_load((FOLDER / "gatehouse.rules.yml").read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for each in groups for rule in each["rules"] if group in ("", each["name"])]
 
 
 def selectors(rule: dict[str, Any]) -> Iterator[VectorSelector]:
@@ -43,7 +44,15 @@ async def test_every_rule_uses_existing_metrics_and_labels(tmp_path: Path) -> No
         await ask(chat, "hello")
         await ask(chat, "hello again")
         seen = await scrape(tmp_path / "data")
-    for rule in rules():
+    _check_rules("gatehouse", seen)
+
+
+async def test_every_rule_for_clusters_uses_existing_metrics_and_labels(tmp_path: Path, database_url: str) -> None:
+    _check_rules("gatehouse-cluster", await scraped_node(tmp_path, database_url))
+
+
+def _check_rules(group: str, seen: ScrapedMetrics) -> None:
+    for rule in rules(group):
         for selector in selectors(rule):
             assert selector.name in seen.names, (rule["alert"], selector.name)
             _check_labels(rule["alert"], selector, seen)
@@ -57,9 +66,28 @@ async def test_the_table_in_the_readme_lists_every_metric_with_its_labels(tmp_pa
     assert dict(documented_metrics()) == seen.families
 
 
-def documented_metrics() -> Iterator[tuple[str, set[str]]]:
-    """Yield the metrics of the table in README.md, each with its labels."""
-    for line in (FOLDER / "README.md").read_text().splitlines():
+async def test_the_table_for_clusters_lists_every_metric_with_its_labels(tmp_path: Path, database_url: str) -> None:
+    seen = await scraped_node(tmp_path, database_url)
+    families = {name: labels for name, labels in seen.families.items() if "_cluster_" in name}
+    assert dict(documented_metrics("| metric of a cluster |")) == families
+
+
+async def scraped_node(folder: Path, database_url: str) -> ScrapedMetrics:
+    """Return the metrics of the only node of a cluster, after a conversation."""
+    tables = {
+        "storage": {"url": database_url},
+        "cluster": {"enabled": True},
+        "http": {"token": "a-token-of-all-nodes"},
+    }
+    async with talking(folder, OPENAI.answer("Hello."), **tables) as (_, chat, _daemon):
+        await ask(chat, "hello")
+        return await scrape(folder / "data")
+
+
+def documented_metrics(head: str = "| metric |") -> Iterator[tuple[str, set[str]]]:
+    """Yield the metrics of a table in README.md, each with its labels. `head` is how the table starts."""
+    table = (FOLDER / "README.md").read_text().partition(head)[2].partition("\n\n")[0]
+    for line in table.splitlines():
         if line.startswith("| `"):
             _, names, labels, *_ = (cell.strip() for cell in line.split("|"))
             for name in names.split(","):
