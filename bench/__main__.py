@@ -8,6 +8,7 @@ import sys
 from bench import (
     api,
     api_list,
+    cluster,
     coding_agents,
     commands,
     context,
@@ -39,6 +40,7 @@ PARTS = {
     "search": search,
     "moving": moving,
     "storage": storage,
+    "cluster": cluster,
     "api": api,
     "api_list": api_list,
     "context": context,

@@ -101,6 +101,7 @@ async def _session(folder: Path) -> AsyncIterator[tuple[TurnContext, Meter, Conf
             meter=meter,
             compactor=Compactor(sessions=sessions, meter=meter, spool=spool),
             store=FileStore(folder / "files", settings.files.max_stored_bytes),
+            spool=spool,
             now=lambda: NOW,
         )
         yield context, meter, agent, _job(session.key)

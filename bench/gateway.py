@@ -80,7 +80,7 @@ class NoSpool:
         return
 
     async def recover(self) -> RecoveredWork:
-        return RecoveredWork(inbox=(), outbox=(), drafts={}, facts={})
+        return RecoveredWork(inbox=(), outbox=(), drafts={})
 
     async def facts(self, _prefix: str) -> dict[str, str]:
         return {}

@@ -38,7 +38,7 @@ class Process:
 
     def usage(self) -> Usage:
         return Usage(
-            cpu_ms=_cpu_ms(Path(f"/proc/{self.pid}/stat")),
+            cpu_ms=cpu_ms(self.pid),
             switches=sum(_switches(each / "status") for each in self._threads()),
             iterations=int(struct.unpack("q", self.counter.read_bytes())[0]),
         )
@@ -83,6 +83,11 @@ def memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(kilobytes) / 1024
+
+
+def cpu_ms(pid: int) -> float:
+    """Return the CPU milliseconds of a process."""
+    return _cpu_ms(Path(f"/proc/{pid}/stat"))
 
 
 def _cpu_ms(stat: Path) -> float:

@@ -65,7 +65,7 @@ class Run:
 
 
 def rows() -> Iterator[Row]:
-    with _server() as server:
+    with storage_server() as server:
         yield from _gateways(server)
         yield from _growth(server)
 
@@ -239,7 +239,7 @@ def _storage(engine: StorageEngine, server: PostgresServer) -> Iterator[Settings
 
 
 @contextmanager
-def _server() -> Iterator[PostgresServer]:
+def storage_server() -> Iterator[PostgresServer]:
     programs = system_programs() or embedded_programs()
     if programs is None:
         sys.exit("PostgreSQL 15 or later is not installed.")
