@@ -73,7 +73,7 @@ class Settings(Table):
         "cluster": {},
         "api": {},
         "limits": {},
-        "tools": {"shell": {}, "fetch": {}},
+        "tools": {"shell": {}, "fetch": {}, "search": {}},
         "files": {},
         "transcription": {},
         "agents": {"main": {}},

@@ -115,6 +115,15 @@ class Backend(StrEnum):
     ACP = "acp"
 
 
+class SearchEngine(StrEnum):
+    """Answers `web_search`. `template`: any that answers a GET request with JSON."""
+
+    SEARXNG = "searxng"
+    BRAVE = "brave"
+    TAVILY = "tavily"
+    TEMPLATE = "template"
+
+
 class AgentPreset(StrEnum):
     """A known coding agent, by its vendor's name for it."""
 

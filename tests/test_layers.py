@@ -47,6 +47,7 @@ PACKAGES = (
     # The model and its tools.
     "sandbox",
     "safe_http",
+    "web_search",
     "agent",
     "files",
     "mcp",

@@ -1,12 +1,29 @@
 """Tools, MCP servers, attachments and transcription."""
 
 import re
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from config.errors import InvalidValue
 from config.secrets import Secret
-from config.types import DAY, FilePath, FileSharing, Flag, Integer, Seconds, Slug, Table, Text, Url
+from config.settings.webhooks import Pointer
+from config.types import (
+    DAY,
+    FilePath,
+    FileSharing,
+    Flag,
+    Integer,
+    SearchEngine,
+    Seconds,
+    Slug,
+    Table,
+    Text,
+    Url,
+)
+
+QUERY = "{query}"
+"""Stands for the query in the URL of a template."""
 
 
 class ShellSettings(Table):
@@ -53,11 +70,94 @@ class FetchSettings(Table):
     )
 
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
+_WITH_KEY = (SearchEngine.BRAVE, SearchEngine.TAVILY)
+
+
+class SearchSettings(Table):
+    """The tool `web_search`, which asks a search engine. Agents have it once there is an engine."""
+
+    engine: SearchEngine | None = Field(
+        default=None,
+        description='"searxng", "brave", "tavily", or "template" for any engine that answers a GET request with JSON. '
+        "Default: no search.",
+    )
+    url: Url | None = Field(
+        default=None,
+        validate_default=True,
+        description="The URL of the engine; its host may be on a private network. Required for searxng, and for "
+        "template: there with {query} in it. Default: the vendor's own.",
+    )
+    api_key: Secret | None = Field(
+        default=None,
+        validate_default=True,
+        description="The API key of brave or tavily; preferably a reference like env:BRAVE_API_KEY.",
+    )
+    headers: dict[Text, Secret] = Field(
+        default_factory=dict, description="Further headers of each request, such as the key of a template's engine."
+    )
+    max_results: Integer = Field(default=8, ge=1, le=20, description="How many results the model sees at most.")
+    timeout: Seconds = Field(default=15.0, ge=1, le=50, description="How many seconds the engine may take.")
+    results_at: Pointer = Field(
+        default="/results", description="For template: the JSON Pointer of the list of results in the answer."
+    )
+    title_at: Pointer = Field(default="/title", description="For template: the JSON Pointer of the title in a result.")
+    link_at: Pointer = Field(default="/url", description="For template: the JSON Pointer of the URL in a result.")
+    snippet_at: Pointer = Field(
+        default="/content", description="For template: the JSON Pointer of the text in a result."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None, info: ValidationInfo) -> str | None:
+        engine = info.data.get("engine")
+        if engine is SearchEngine.SEARXNG and url is None:
+            raise InvalidValue(
+                'is required by engine "searxng"', 'set it to your instance, like "http://10.0.0.5:8080"'
+            )
+        # In the host, the query would choose which machine is called.
+        if engine is SearchEngine.TEMPLATE and (url is None or QUERY not in url or "{" in urlsplit(url).netloc):
+            hint = f'write it like "https://search.example.org/api?q={QUERY}"'
+            raise InvalidValue(f'with {QUERY} in its path or after its "?" is required by engine "template"', hint)
+        if url is not None and engine in {SearchEngine.SEARXNG, *_WITH_KEY} and ("?" in url or "{" in url):
+            raise InvalidValue("must be the address of the engine alone", "remove the query, which Gatehouse adds")
+        return url
+
+    @field_validator("api_key")
+    @classmethod
+    def _check_key(cls, key: Secret | None, info: ValidationInfo) -> Secret | None:
+        engine = info.data.get("engine")
+        if engine in _WITH_KEY and key is None:
+            raise InvalidValue(
+                f'is required by engine "{engine}"', f'set it, ideally to "env:{engine.upper()}_API_KEY"'
+            )
+        if engine in {SearchEngine.SEARXNG, SearchEngine.TEMPLATE} and key is not None:
+            hint = 'use headers, like { Authorization = "env:SEARCH_AUTHORIZATION" }'
+            raise InvalidValue(f'is not used by engine "{engine}"', hint)
+        if key is not None and not _HEADER_VALUE.fullmatch(key.reveal()):
+            raise InvalidValue("contains a character that no API key has", "copy it again, without spaces around it")
+        return key
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, Secret]) -> dict[str, Secret]:
+        for name, value in headers.items():
+            # Neither is quoted: a secret may have been written in the place of the name.
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value.reveal()):
+                raise InvalidValue(
+                    "contains a name or a value that no HTTP header can have",
+                    'write it like { Authorization = "env:SEARCH_AUTHORIZATION" }',
+                )
+        return headers
+
+
 class ToolSettings(Table):
     """The built-in tools."""
 
     shell: ShellSettings = Field(default_factory=ShellSettings, description="The tool that runs commands.")
     fetch: FetchSettings = Field(default_factory=FetchSettings, description="The tool that fetches pages.")
+    search: SearchSettings = Field(default_factory=SearchSettings, description="The tool that searches the web.")
 
 
 class McpSettings(Table):

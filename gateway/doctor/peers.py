@@ -1,4 +1,4 @@
-"""Real calls to everything that the gateway depends on: platforms, models, and the sandbox of the shell.
+"""Real calls to everything that the gateway depends on: platforms, models, the search engine, and the shell's sandbox.
 
 The process with the gateway's secrets and restrictions makes the calls: the daemon itself while it runs.
 """
@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
-from config import Backend, ProviderKind, ProviderSettings, Settings
+from config import Backend, ProviderKind, ProviderSettings, SearchSettings, Settings
 from gateway.agent.protocol import Closable, Prompt
 from gateway.agent.providers.registry import open_provider
 from gateway.agent.toolbox.shell import run_in_sandbox, sandbox_command
@@ -20,6 +20,7 @@ from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, Provide
 from gateway.mcp.server import McpServers
 from gateway.sandbox.bubblewrap import SandboxUnavailable
 from gateway.text.plain import count, took
+from gateway.web_search.search import SearchFailed, SearchKeyRejected, search
 
 DEADLINE = 25.0
 """Seconds for a call. Imports do not count, since they can take longer than that on a slow machine."""
@@ -42,6 +43,7 @@ async def check_peers(
         *(check_channel(channel, deadline) for channel in channels.values() if isinstance(channel, ProvesAccess)),
         *(check_model(name, settings.providers[name], model, deadline) for name, model in dict.fromkeys(models)),
         check_sandbox(settings),
+        *([check_search(settings.tools.search)] if settings.tools.search.engine else []),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(check, name=f"doctor:{number}") for number, check in enumerate(checks)]
@@ -89,6 +91,23 @@ async def check_model(name: str, settings: ProviderSettings, model: str | None, 
         message = f"The model `{model}` hasn't answered for {took(deadline)}."
         return error(about, message, f"Check {about}.base_url and the network. A local model may still be loading.")
     return ok(about, f"The model `{model}` answers.")
+
+
+async def check_search(settings: SearchSettings) -> Finding:
+    """Search for a word, as the tool does. It costs one search."""
+    about = "tools.search"
+    try:
+        results = await search(settings, "weather")
+    except SearchKeyRejected as rejection:
+        fix = f"Put a valid key into {about}.{'api_key' if settings.api_key is not None else 'headers'}."
+        return error(about, str(rejection).partition(" Only the operator")[0], fix)
+    except SearchFailed as failure:
+        fix = f"Check the network, and {about}.url and {about}.engine."
+        return error(about, str(failure).partition(" Only the operator")[0], fix)
+    if not results:
+        message = f"The search engine {settings.engine} answers, but found nothing for a common word."
+        return warning(about, message, "Check its own settings, and the JSON Pointers of a template.")
+    return ok(about, f"The search engine {settings.engine} answers.")
 
 
 def check_mcp(servers: McpServers) -> Iterator[Finding]:

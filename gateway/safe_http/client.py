@@ -118,22 +118,13 @@ async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int) -> P
                 return response.headers.get("Location", "")
             if response.status >= 400:  # noqa: PLR2004 - HTTP errors start here.
                 raise FetchFailed(f"The server answered {response.status} {response.reason or ''}".rstrip() + ".")
-            encoding = response.headers.get("Content-Encoding", "").strip().lower()
-            if encoding not in _PLAIN | _COMPRESSED:
-                raise FetchFailed(f"The page has an encoding that cannot be read ({encoding[:40]}).")
-            unzip = zlib.decompressobj(_ANY_HEADER) if encoding in _COMPRESSED else None
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-                # One byte more than allowed shows that the page is longer.
-                body += unzip.decompress(chunk, max_bytes + 1 - len(body)) if unzip else chunk
-                if len(body) > max_bytes:
-                    break
+            body, is_cut = await read_body(response, max_bytes)
             return Page(
                 url=str(response.url),
                 media_type=response.content_type,
                 charset=response.charset,
-                body=bytes(body[:max_bytes]),
-                is_cut=len(body) > max_bytes,
+                body=body,
+                is_cut=is_cut,
             )
     except aiohttp.ClientConnectorDNSError as error:
         raise FetchFailed(f"There is no host {target.host}.") from error
@@ -150,3 +141,18 @@ async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int) -> P
         raise FetchFailed("That is not a usable web address.") from error
     except (aiohttp.ClientError, OSError, zlib.error) as error:
         raise FetchFailed(f"{target.host} did not answer properly ({type(error).__name__}).") from error
+
+
+async def read_body(response: aiohttp.ClientResponse, max_bytes: int) -> tuple[bytes, bool]:
+    """Return the decompressed body, and whether there is more than `max_bytes` of it. Raises `FetchFailed`."""
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in _PLAIN | _COMPRESSED:
+        raise FetchFailed(f"The page has an encoding that cannot be read ({encoding[:40]}).")
+    unzip = zlib.decompressobj(_ANY_HEADER) if encoding in _COMPRESSED else None
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        # One byte more than allowed shows that the page is longer.
+        body += unzip.decompress(chunk, max_bytes + 1 - len(body)) if unzip else chunk
+        if len(body) > max_bytes:
+            break
+    return bytes(body[:max_bytes]), len(body) > max_bytes

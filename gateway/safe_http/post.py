@@ -53,7 +53,7 @@ async def post(
             open_session(checked, resolver, {"User-Agent": "Gatehouse"}) as session,
             session.post(target, data=body, headers=dict(headers), allow_redirects=False) as response,
         ):
-            status, retry_after = response.status, _retry_after(response.headers.get("Retry-After", ""))
+            status, wait = response.status, retry_after(response.headers.get("Retry-After", ""))
     except TimeoutError as late:
         raise Transient(f"{name} didn't answer within {TIMEOUT:g} seconds.", may_have_arrived=True) from late
     except aiohttp.ClientConnectorError as error:
@@ -66,7 +66,7 @@ async def post(
     except (aiohttp.ClientError, OSError) as error:
         raise Transient(f"{name} did not answer properly ({type(error).__name__}).", may_have_arrived=True) from error
     if status in _TRY_AGAIN or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise Transient(f"{name} answered {status}.", retry_after=retry_after)
+        raise Transient(f"{name} answered {status}.", retry_after=wait)
     if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         raise Undeliverable(f"{name} refused it with status {status}.")
 
@@ -77,7 +77,7 @@ def _is_listed(target: URL, hosts: Collection[str]) -> bool:
     return name in hosts or f"{name}:{target.port}" in hosts
 
 
-def _retry_after(value: str) -> float | None:
+def retry_after(value: str) -> float | None:
     """Return the seconds that a server asks to wait, from a number or a date."""
     if value.isascii() and value.isdecimal():
         return min(float(value[:10]), MAX_RETRY_AFTER)

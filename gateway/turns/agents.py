@@ -27,8 +27,8 @@ from gateway.sessions import SessionMeta
 MoreTools = Callable[[], Iterable[Tool]]
 """Returns the tools of MCP servers, which come and go."""
 
-_SHELL = "shell"
-"""The built-in tool that exists only once the settings enable it."""
+_SWITCHES = {"shell": "To use the shell, set tools.shell.enabled.", "web_search": "To search, set tools.search.engine."}
+"""The built-in tools that exist only once the settings enable them."""
 
 
 def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools: MoreTools = tuple) -> Toolbox:
@@ -41,15 +41,15 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
     if agent.tools is not None:
         wanted = [each for each in agent.tools if server_of(each) not in settings.mcp]
         if unknown := [each for each in wanted if each not in known]:
-            hint = " To use the shell, set tools.shell.enabled." if _SHELL in unknown else ""
-            raise CannotStart(f"agents.{name}.tools: {_unknown_tools(unknown, known)}{hint}")
+            hints = "".join(f" {hint}" for each, hint in _SWITCHES.items() if each in unknown)
+            raise CannotStart(f"agents.{name}.tools: {_unknown_tools(unknown, known)}{hints}")
         own = [known[each] for each in wanted]
     # A typo here would let a tool run without asking, or never offer to allow one for good.
     for key, patterns in (("ask", agent.ask), ("always_allow", agent.always_allow)):
         unknown = [
             each
             for each in patterns
-            if each != _SHELL
+            if each not in _SWITCHES
             and not any(fnmatchcase(tool, each) for tool in known)
             # It may match a tool of an MCP server, whose tools are not known yet.
             and not (settings.mcp and any(sign in each for sign in "*?["))

@@ -4,6 +4,7 @@ from config import ToolSettings
 from gateway.agent.toolbox.chat import current_time, plan, remind, send_file
 from gateway.agent.toolbox.files import edit_file, list_files, read_file, search_files, write_file
 from gateway.agent.toolbox.notes import recall, remember
+from gateway.agent.toolbox.search import make_search
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.toolbox.web import make_fetch
 from gateway.agent.tools import Tool
@@ -46,4 +47,5 @@ ON_REQUEST = (plan,)
 def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
     """Return the tools of agents that list none."""
     shell = (make_shell(settings.shell),) if settings.shell.enabled else ()
-    return (*BUILT_IN, make_fetch(settings.fetch), *shell)
+    search = (make_search(settings.search),) if settings.search.engine else ()
+    return (*BUILT_IN, make_fetch(settings.fetch), *search, *shell)

@@ -1,0 +1,1 @@
+"""Web search: asks the search engine that the settings choose."""
