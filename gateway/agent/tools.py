@@ -134,7 +134,10 @@ def tool(
 
 
 def _compact_schema(schema: Json, parts: dict[str, Json]) -> Json:
-    """Replace each reference by the part it names, and leave out empty entries: models charge by the token."""
+    """Replace each reference by the part it names, and leave out what a model does not need: it charges by the token.
+
+    When a call runs, a missing argument gets its default and an unknown one is refused.
+    """
     if isinstance(schema, list):
         return [_compact_schema(item, parts) for item in schema]
     if not isinstance(schema, dict):
@@ -143,9 +146,11 @@ def _compact_schema(schema: Json, parts: dict[str, Json]) -> Json:
         return _compact_schema(parts[reference.rpartition("/")[2]], parts)
     # msgspec gives each struct its class name as a title, which says nothing to a model.
     is_struct = "properties" in schema and isinstance(schema.get("title"), str)
-    idle = {"title"} if is_struct else set()
+    idle = {"title", "additionalProperties"} if is_struct else set()
     if schema.get("required") == []:
         idle.add("required")
+    if "properties" not in schema:
+        idle.add("default")
     return {key: _compact_schema(value, parts) for key, value in schema.items() if key not in idle}
 
 

@@ -34,7 +34,7 @@ async def plan(_context: ToolContext, steps: Annotated[list[_PlanItem], msgspec.
 async def remind(
     context: ToolContext,
     text: str,
-    when: Annotated[str, Meta(description="ISO 8601 time or duration (PT20M), or a cron line to repeat it.")],
+    when: Annotated[str, Meta(description="ISO 8601 time or duration (PT20M), or cron line.")],
 ) -> str:
     """Send a text to this chat later."""
     try:
@@ -45,7 +45,7 @@ async def remind(
 
 @tool
 async def send_file(context: ToolContext, path: str) -> str:
-    """Send a file in the workspace to the person, along with your answer."""
+    """Send a file in the workspace along with your answer."""
 
     def open_file() -> int:
         with open_inside(context, path) as file:

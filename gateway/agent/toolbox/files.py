@@ -105,7 +105,7 @@ def _skip_lines(file: BinaryIO, lines: int, path: str) -> None:
 
 @tool
 async def write_file(context: ToolContext, path: str, content: str) -> str:
-    """Write a whole text file in the workspace. Missing folders are created."""
+    """Write a text file in the workspace, and its folders."""
     data = content.encode()
     await asyncio.to_thread(_write, context, path, data)
     return f"Written: {len(data)} bytes."
@@ -113,7 +113,7 @@ async def write_file(context: ToolContext, path: str, content: str) -> str:
 
 @tool
 async def edit_file(context: ToolContext, path: str, old: str, new: str, every: bool = False) -> str:  # noqa: FBT001, FBT002 - the model names it.
-    """Replace text in a file in the workspace: the one place where `old` is found, or every one."""
+    """Replace text in a file: the one place where `old` is found, or every one."""
     if not old:
         raise ToolFailed("`old` is empty. Use write_file to write a file whole.")
 
@@ -165,11 +165,11 @@ def _version(found: os.stat_result) -> tuple[int, int, int]:
 @tool(concurrent=True)
 async def search_files(
     context: ToolContext,
-    text: Annotated[str, Meta(description="In a line, case ignored; without it only names are searched.")] = "",
+    text: Annotated[str, Meta(description="In a line, case ignored.")] = "",
     name: Annotated[str, Meta(description="Like *.py")] = "*",
     path: str = ".",
 ) -> str:
-    """Find files in the workspace and its folders by name and by plain text in them."""
+    """Find files in the workspace by name and by text in them."""
     if "\n" in text:
         raise ToolFailed("The text must be within one line.")
     return await asyncio.to_thread(_Search(text, name).run, context, path)
