@@ -1,24 +1,14 @@
-"""The payload of a call: reads it, finds values in it by JSON Pointer, and checks conditions on them. Pure."""
+"""The payload of a call: reads it, and checks conditions on the values in it. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final
 from urllib.parse import parse_qsl
 
 import msgspec
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+from gateway.text.json_pointer import Json, Missing, find
 
 MAX_FORM_FIELDS = 1_000
 _FORM = "application/x-www-form-urlencoded"
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-
-
-class Missing:
-    """There is no value at a pointer. `null` is a value."""
-
-
-MISSING: Final = Missing()
 
 
 class Unreadable(Exception):
@@ -56,20 +46,6 @@ def _parse_json(text: bytes) -> Json:
         found: Json = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable("The body is not valid JSON.") from error
-    return found
-
-
-def find(payload: Json, pointer: str) -> Json | Missing:
-    """Return the value at a JSON Pointer (RFC 6901)."""
-    found: Json = payload
-    for word in pointer.split("/")[1:]:
-        token = word.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and token in found:
-            found = found[token]
-        elif isinstance(found, list) and _INDEX.fullmatch(token) and int(token) < len(found):
-            found = found[int(token)]
-        else:
-            return MISSING
     return found
 
 

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import msgspec
 
-from channels.webhook.payload import Json, Missing, find
 from config import HookAnswer, HookPreset, HookSettings
 from config.settings.webhooks import PLACEHOLDER, is_listed
 from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender
+from gateway.text.json_pointer import Json, Missing, find
 
 MAX_VALUE_CHARS = 2_000
 """Of each value in a prompt."""

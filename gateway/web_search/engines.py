@@ -12,6 +12,7 @@ from config import SearchEngine, SearchSettings
 from config.settings.tools import QUERY
 from gateway.conversation import Json
 from gateway.text import clean, excerpt, printable
+from gateway.text.json_pointer import Missing, find
 
 BRAVE_URL = "https://api.search.brave.com/res/v1/web/search"
 TAVILY_URL = "https://api.tavily.com/search"
@@ -19,7 +20,6 @@ MAX_TITLE, MAX_SNIPPET, MAX_URL = 200, 500, 2_000
 
 _SEARXNG_PATH = "/search"
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>")
-_INDEX = re.compile(r"0|[1-9]\d{0,5}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,10 @@ def read_results(settings: SearchSettings, answer: Json) -> list[SearchResult]:
     """Return the results that can be shown, each URL once. Raises `NoResultList`."""
     own = (settings.results_at, settings.title_at, settings.link_at, settings.snippet_at)
     list_at, *inner = _PLACES.get(settings.engine or SearchEngine.TEMPLATE, own)
-    found = _find(answer, list_at)
+    found = find(answer, list_at)
     # Brave leaves out the whole part of an answer that has no results.
-    if found is None and settings.engine is SearchEngine.BRAVE and isinstance(answer, dict) and "query" in answer:
+    is_missing = found is None or isinstance(found, Missing)
+    if is_missing and settings.engine is SearchEngine.BRAVE and isinstance(answer, dict) and "query" in answer:
         found = []
     if not isinstance(found, list):
         raise NoResultList(list_at)
@@ -93,7 +94,7 @@ def read_results(settings: SearchSettings, answer: Json) -> list[SearchResult]:
 
 
 def _read(result: Json, title_at: str, url_at: str, snippet_at: str) -> Iterator[SearchResult]:
-    title, url, snippet = (_find(result, pointer) for pointer in (title_at, url_at, snippet_at))
+    title, url, snippet = (find(result, pointer) for pointer in (title_at, url_at, snippet_at))
     if not isinstance(url, str) or not _is_web_url(url):
         return
     shown = _plain(title, MAX_TITLE) or excerpt(url, MAX_TITLE)
@@ -111,22 +112,9 @@ def _is_web_url(url: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
-def _plain(value: Json, width: int) -> str:
+def _plain(value: Json | Missing, width: int) -> str:
     """Return one line of text without markup: engines mark the words of the query."""
     if not isinstance(value, str):
         return ""
     text = html.unescape(_TAG.sub("", value[: width * 10]))
     return excerpt(printable(clean(text)), width)
-
-
-def _find(value: Json, pointer: str) -> Json:
-    """Return the value at a JSON Pointer (RFC 6901), or None."""
-    for word in pointer.split("/")[1:]:
-        token = word.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict):
-            value = value.get(token)
-        elif isinstance(value, list) and _INDEX.fullmatch(token) and int(token) < len(value):
-            value = value[int(token)]
-        else:
-            return None
-    return value

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from channels.webhook.payload import Json
 from channels.webhook.wire import (
     MAX_PAYLOAD_CHARS,
     MAX_VALUE_CHARS,
@@ -21,6 +20,7 @@ from channels.webhook.wire import (
 )
 from config import HookSettings
 from gateway.contract import Address, Inbound, Outbound, PeerKind
+from gateway.text.json_pointer import Json
 from tests.channels.webhook.harness import hook
 from tests.channels.webhook.test_payload import VALUES
 
