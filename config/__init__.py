@@ -9,6 +9,7 @@ from config.secrets import Secret
 from config.settings.agents import AgentSettings, ModelSettings, ProviderSettings, Repo
 from config.settings.channels import AccountSettings, Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
+from config.settings.roles import BUILT_IN_ROLES, GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE, RoleSettings
 from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import (
@@ -22,6 +23,7 @@ from config.settings.tools import (
 )
 from config.settings.webhooks import HookSettings
 from config.types import (
+    ApprovalRight,
     Backend,
     BusyMode,
     DmPolicy,
@@ -42,9 +44,14 @@ from config.types import (
 )
 
 __all__ = [
+    "BUILT_IN_ROLES",
+    "GUEST_ROLE",
+    "MEMBER_ROLE",
+    "OWNER_ROLE",
     "AccountSettings",
     "AgentSettings",
     "ApiSettings",
+    "ApprovalRight",
     "Backend",
     "Binding",
     "BusyMode",
@@ -74,6 +81,7 @@ __all__ = [
     "ProviderSettings",
     "ReloadPlan",
     "Repo",
+    "RoleSettings",
     "SearchEngine",
     "SearchSettings",
     "Secret",

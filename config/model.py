@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,7 @@ from config.settings.agents import VENDORS, AgentSettings, ProviderSettings, Rep
 from config.settings.channels import Binding, ChannelSettings
 from config.settings.cluster import ClusterSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
+from config.settings.roles import BUILT_IN_ROLES, OWNER_ROLE, RoleSettings
 from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
@@ -55,6 +57,10 @@ class Settings(Table):
     bindings: tuple[Binding, ...] = Field(
         default=(), description="Which agent answers where. `main` answers everywhere else."
     )
+    roles: dict[Slug, RoleSettings] = Field(
+        default_factory=dict,
+        description="What people, chats and programs may do; `owner`, `member` and `guest` always exist.",
+    )
     repos: tuple[Repo, ...] = Field(default=(), description="Folders that a session can use as its workspace.")
     tools: ToolSettings = Field(default_factory=ToolSettings, description="The built-in tools.")
     mcp: dict[Slug, McpSettings] = Field(default_factory=dict, description="MCP servers by name.")
@@ -79,6 +85,7 @@ class Settings(Table):
         "agents": {"main": {}},
         "providers": {"offline": {"kind": ProviderKind.OFFLINE}},
         "channels": {"web": {}, "terminal": {}},
+        "roles": {name: {} for name in BUILT_IN_ROLES},
     }
 
     @model_validator(mode="before")
@@ -263,6 +270,7 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
             )
 
     yield from _webhook_problems(tables.get("channels"))
+    yield from _role_problems(tables)
     yield from _cluster_problems(tables)
 
     bindings = tables.get("bindings")
@@ -289,6 +297,89 @@ def _cluster_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
             message="is required by a cluster, because its nodes and browsers use the same token everywhere",
             hint="set the same http.token at all nodes (at least 16 characters, or `env:NAME`)",
         )
+
+
+_NOT_FOR_OWNERS = ("people", "chats", "commands", "agents", "models", "workspaces", "approve", "moderate")
+"""Keys of the role `owner` that would make owners, or keep them from repairing what is wrong."""
+
+
+def _role_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield roles that name what does not exist, rights taken from owners, and webhooks without their role."""
+    roles, plain = tables.get("roles"), RoleSettings().model_dump()
+    if not isinstance(roles, dict):
+        return
+    yield from _role_holder_problems(tables, roles)
+    for key in _NOT_FOR_OWNERS:
+        owner = roles.get(OWNER_ROLE)
+        given = owner.get(key) if isinstance(owner, dict) else None
+        if given is not None and given != [] and given != plain[key]:
+            hint = "remove it, and name the people in gateway.owners, or give them another role"
+            yield Problem(key=f"roles.{OWNER_ROLE}.{key}", message="cannot be set: owners have all rights", hint=hint)
+    agents, providers = tables.get("agents"), tables.get("providers")
+    kinds: dict[str, tuple[str, Mapping[str, object]]] = {
+        "agents": ("agent", agents if isinstance(agents, dict) else {}),
+        "models": ("model", _model_names(agents, providers)),
+        "workspaces": ("repo", _repo_ids(tables.get("repos"))),
+    }
+    for name, role in roles.items():
+        for key, (what, known) in kinds.items():
+            for number, pattern in enumerate(_listed(role, key)):
+                if any(fnmatchcase(each, pattern) for each in known):
+                    continue
+                # Owners may use models that the settings do not mention, so a role may as well.
+                if key == "models" and isinstance(providers, dict) and pattern.partition("/")[0] in providers:
+                    continue
+                hint = did_you_mean(pattern, known) or (f"there are: {', '.join(sorted(known))}" if known else "")
+                yield Problem(key=f"roles.{name}.{key}[{number}]", message=f"matches no {what}", hint=hint)
+    channels = tables.get("channels")
+    webhook = channels.get(WEBHOOK_CHANNEL) if isinstance(channels, dict) else None
+    hooks = webhook.get("hooks") if isinstance(webhook, dict) else None
+    for name, hook in hooks.items() if isinstance(hooks, dict) else ():
+        where = f"channels.{WEBHOOK_CHANNEL}.hooks.{name}.role"
+        wanted = hook.get("role") if isinstance(hook, dict) else None
+        if wanted == OWNER_ROLE:
+            yield Problem(key=where, message="a webhook cannot be an owner", hint="choose another role")
+        else:
+            yield from _unknown(where, wanted, "role", roles)
+
+
+def _role_holder_problems(tables: Mapping[str, Any], roles: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield people and chats that have two roles. Linked ids are one person."""
+    session = tables.get("session")
+    links = session.get("identity_links") if isinstance(session, dict) else None
+    linked = {each: f"~{name}" for name in (links if isinstance(links, dict) else ()) for each in _listed(links, name)}
+    owners = [linked.get(each, each) for each in _listed(tables.get("gateway"), "owners")]
+    holders: dict[str, dict[object, str]] = {"people": dict.fromkeys(owners, "gateway.owners"), "chats": {}}
+    for name, role in roles.items():
+        for key, roles_of in holders.items():
+            for number, each in enumerate(_listed(role, key)):
+                where = f"roles.{name}.{key}"
+                first = roles_of.setdefault(linked.get(each, each) if key == "people" else each, where)
+                if first != where:
+                    message = f"{each} has another role by {first}"
+                    yield Problem(key=f"{where}[{number}]", message=message, hint="remove one of the two")
+
+
+def _listed(table: object, key: str) -> list[str]:
+    """Return the texts in a list of a table. Everything else is left to validation."""
+    found = table.get(key) if isinstance(table, dict) else None
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list | tuple) else []
+
+
+def _model_names(agents: object, providers: object) -> dict[str, None]:
+    """Return the names of all models that the settings mention, alone and with their provider."""
+    names: dict[str, None] = {}
+    for agent in agents.values() if isinstance(agents, dict) else ():
+        model = agent.get("model") if isinstance(agent, dict) else None
+        if isinstance(model, str):
+            names[model] = names[f"{agent.get('provider', 'offline')}/{model}"] = None
+        for fallback in _listed(agent, "fallbacks"):
+            names[fallback] = names[fallback.partition("/")[2]] = None
+    for name, provider in providers.items() if isinstance(providers, dict) else ():
+        models = provider.get("models") if isinstance(provider, dict) else None
+        for model in models if isinstance(models, dict) else ():
+            names[model] = names[f"{name}/{model}"] = None
+    return names
 
 
 def _repo_ids(repos: object) -> dict[str, object]:

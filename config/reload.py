@@ -106,6 +106,7 @@ APPLIED = frozenset(
         "channels.*.hooks.*.fields",
         "channels.*.hooks.*.preset",
         "channels.*.hooks.*.prompt",
+        "channels.*.hooks.*.role",
         "channels.*.hooks.*.secrets",
         "channels.*.hooks.*.when",
         "channels.*.max_reply_parts",
@@ -163,6 +164,19 @@ APPLIED = frozenset(
         "providers.*.models.*.thinking_tokens",
         "providers.*.patience",
         "repos",
+        "roles.*.agents",
+        "roles.*.approve",
+        "roles.*.ask",
+        "roles.*.chats",
+        "roles.*.commands",
+        "roles.*.cost_per_day",
+        "roles.*.models",
+        "roles.*.moderate",
+        "roles.*.people",
+        "roles.*.tokens_per_day",
+        "roles.*.tokens_per_turn",
+        "roles.*.tools",
+        "roles.*.workspaces",
         "session.archive_days",
         "session.backlog_limit",
         "session.compaction",
@@ -312,5 +326,5 @@ def _of_channel(key: str) -> str:
     return ".".join([*words[:2], *words[4:]]) if words[2:3] == ["accounts"] else key
 
 
-_NAMED = frozenset({"agents", "channels", "mcp", "providers"})
+_NAMED = frozenset({"agents", "channels", "mcp", "providers", "roles"})
 """Tables whose keys are names."""

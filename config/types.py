@@ -85,6 +85,14 @@ class BusyMode(StrEnum):
     STEER = "steer"
 
 
+class ApprovalRight(StrEnum):
+    """Which tool calls a person may approve: none, their own, or all that are asked about in the same chat."""
+
+    NONE = "none"
+    OWN = "own"
+    CHAT = "chat"
+
+
 class WaitingSign(StrEnum):
     """How the sender learns that a message is queued."""
 

@@ -71,6 +71,7 @@ class HookSettings(Table):
         description="The secrets that sign the calls; preferably references like env:NAME. More than one while a "
         "secret is being replaced."
     )
+    role: Slug = Field(default="member", description="The role of the calls: a table in [roles].")
     fields: dict[Slug, Pointer] = Field(
         default_factory=dict, description="The values that the prompt uses: JSON Pointers into the payload, by name."
     )

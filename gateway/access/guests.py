@@ -68,6 +68,8 @@ class Guest(Struct, frozen=True, kw_only=True):
     peer: str
     since: datetime
     is_owner: bool = False
+    role: str = ""
+    """The name of their role. Empty: that of the chat, or `member`."""
 
 
 class Revoked(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from enum import Enum
 
+from gateway.access.roles import role_in
 from gateway.access.rules import Live, are_same_person, is_shared
 from gateway.contract import Address, Inbound, Sender
 from gateway.errors import Refused
@@ -28,6 +29,8 @@ def check_right(live: Live, inbound: Inbound, action: Action, *, is_owner: bool,
     """
     address, sender = inbound.address, inbound.sender
     if is_owner or is_open_to_all(live, action, address, sender):
+        return
+    if action is not Action.CHOOSE_WORKSPACE and role_in(live, inbound).may_moderate:
         return
     me = (address.channel, sender.id)
     # The transcript has no channels, so an author may be a linked id of any channel.

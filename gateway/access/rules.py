@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from config import ChannelSettings, DmPolicy, DmScope, GroupPolicy, GroupScope, Settings
 from config.types import PROGRAM_CHANNELS
 from gateway.access.guests import GuestBook, Person
+from gateway.access.role_table import RoleTable
 from gateway.access.tokens import TokenBook
 from gateway.contract import Address, Inbound, Outbound, PeerKind, Sender, TokenScope
 from gateway.errors import GatehouseError
@@ -22,6 +23,14 @@ class Live:
     first_addresses: dict[Address, Address] = field(default_factory=dict)
     """The first address of each chat that its platform has given another id."""
     _rules: tuple[Settings, dict[tuple[str, str], ChannelSettings]] | None = None
+    _roles: tuple[Settings, RoleTable] | None = None
+
+    @property
+    def roles(self) -> RoleTable:
+        """The roles of the settings in force."""
+        if self._roles is None or self._roles[0] is not self.settings:
+            self._roles = (self.settings, RoleTable(self.settings))
+        return self._roles[1]
 
     def rules(self, address: Address) -> ChannelSettings:
         """Return the settings of the bot identity at `address`. They are cached, since each message needs them."""

@@ -52,6 +52,8 @@ class ApiToken(Struct, frozen=True, kw_only=True):
     repo: str | None = None
     session: str | None = None
     """The name of the session that the requests of the program belong to if they name no other."""
+    role: str = ""
+    """The name of its role. Empty: `member`. A token with the scope `admin` is an owner."""
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
@@ -161,6 +163,7 @@ class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent: str | None = None
     repo: str | None = None
     session: str | None = None
+    role: str | None = None
     expires_in: float | None = None
 
 

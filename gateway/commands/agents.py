@@ -196,7 +196,7 @@ class AgentCommands:
             )
             unavailable = [_unavailable(*each) for each in troubles.items() if each[1] and call.is_owner]
             return Answer(text="\n".join(["Workspaces", *rows, *unavailable, "/workspace <name> switches (owner)"]))
-        check_right(self._live, call.inbound, Action.CHOOSE_WORKSPACE, is_owner=call.is_owner)
+        check_right(self._live, call.inbound, Action.CHOOSE_WORKSPACE, is_owner=call.is_granted)
         if trouble := troubles.get(wanted):
             raise Refused(_unavailable(wanted, trouble))
         if wanted not in choices:

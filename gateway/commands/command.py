@@ -38,7 +38,7 @@ class Command(Struct, frozen=True, kw_only=True):
     is_personal: bool = False
     """Its answer is of interest only to the person who sent it. Channels that can, show it to them only."""
     is_for_owners: bool = False
-    """Menus show it to owners only. Its summary says so."""
+    """Only owners may use it, and people whose role grants it. Its summary says so."""
     right: Action | None = None
     """What it does to a scope. In some scopes, only owners may do that."""
 
@@ -57,6 +57,8 @@ class Call(Struct, frozen=True, kw_only=True):
     """The key of the session that was active when the command was accepted."""
     argument: str
     is_owner: bool
+    is_granted: bool = False
+    """For a command for owners: the sender is one, or has a role that grants it. `CommandRunner` sets it."""
     is_queued: bool = False
     """It has waited in a lane, so messages of the chat may be accepted while it runs."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gateway.access.roles import role_in
 from gateway.access.rules import Live
 from gateway.commands.agents import agent_of
 from gateway.commands.command import Answer, Call, Handlers
@@ -108,13 +109,13 @@ class InfoCommands:
 
     async def whoami(self, call: Call) -> Answer:
         sender = call.inbound.sender
-        role = "owner" if call.is_owner else "user"
+        role = role_in(self._live, call.inbound)
         return Answer(
-            text=f"You are {sender.name or sender.id} (id {sender.id} on {call.inbound.address.channel}), {role}."
+            text=f"You are {sender.name or sender.id} (id {sender.id} on {call.inbound.address.channel}), {role.name}."
         )
 
     async def restart(self, call: Call) -> Answer:
-        if not call.is_owner:
+        if not call.is_granted:
             raise Refused("Only an owner may restart the gateway.")
 
         async def commit(operations: Sequence[Operation]) -> None:

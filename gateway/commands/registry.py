@@ -1,7 +1,8 @@
 """All commands. The parser, `/help` and the menus of the platforms are made from this list."""
 
 from gateway.access.rights import Action, is_open_to_all
-from gateway.access.rules import Live, is_owner
+from gateway.access.roles import role_of
+from gateway.access.rules import Live
 from gateway.commands.command import Command, CommandKind
 from gateway.contract import Address, Sender
 
@@ -197,10 +198,10 @@ def usable_commands(live: Live, address: Address | None = None, sender: Sender |
     """
     if address is None or sender is None:
         return [command for command in COMMANDS if not command.is_for_owners]
-    if is_owner(live, address, sender):
-        return list(COMMANDS)
+    role = role_of(live, address, sender)
     return [
         command
         for command in COMMANDS
-        if not command.is_for_owners and (not command.right or is_open_to_all(live, command.right, address, sender))
+        if role.may_use(command.name, is_for_owners=command.is_for_owners)
+        and (not command.right or role.may_moderate or is_open_to_all(live, command.right, address, sender))
     ]

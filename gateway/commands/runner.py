@@ -10,6 +10,7 @@ from uuid import uuid4
 import structlog
 from msgspec.structs import replace
 
+from gateway.access.roles import check_command, role_in
 from gateway.access.rules import AccessLost, Live, check_access, has_access, is_owner
 from gateway.aio import finish_before_cancel
 from gateway.commands.command import Answer, Call, Command, Handlers
@@ -67,9 +68,15 @@ class CommandRunner:
         await finish_before_cancel(self._run_now(command, call))
 
     async def _run_now(self, command: Command, call: Call) -> None:
-        answer = await self._handlers[command.name](call)
+        answer = await self._handle(command, call)
         await self._commit(call.inbound, answer, MarkSeen.of(call.inbound, self._now()), scope=call.routed.scope)
         self._report(command, call.inbound)
+
+    async def _handle(self, command: Command, call: Call) -> Answer:
+        role = role_in(self._live, call.inbound)
+        check_command(role, command.name, is_for_owners=command.is_for_owners)
+        is_granted = role.may_use(command.name, is_for_owners=command.is_for_owners)
+        return await self._handlers[command.name](replace(call, is_granted=is_granted))
 
     async def run_queued(self, job: Job) -> None:
         """Run a command from a lane. Raises nothing but cancellation: errors become its answer."""
@@ -98,7 +105,7 @@ class CommandRunner:
                     start = StartTurn(turn=job.turn)
                     await retry_while_unavailable(partial(self._spool.commit, start, scope=job.scope))
                 check_access(self._live, job.inbound)
-                answer = await retry_while_unavailable(partial(self._handlers[command.name], call))
+                answer = await retry_while_unavailable(partial(self._handle, command, call))
                 is_committing = True
                 await finish_before_cancel(self._commit_queued(job, answer))
         except asyncio.CancelledError as stop:

@@ -1,0 +1,60 @@
+"""Roles: which role a person, a chat or a program has now, and whether a person may use a command."""
+
+from collections.abc import Iterable
+
+from config import GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE
+from gateway.access.guests import Person
+from gateway.access.role_table import ANSWERS, AskerRoles, Role
+from gateway.access.rules import Live, is_owner
+from gateway.contract import Address, Inbound, Sender
+from gateway.errors import Refused
+
+
+def role_of(live: Live, address: Address, sender: Sender, guild: str | None = None) -> Role:
+    """Return the role of `sender` in a chat. It is never stored with a message, so that a change holds at once.
+
+    The first of these counts: an owner; the role of a token or of a webhook; the person's own role, by the settings or
+    by their approval; that of the chat or of its server; `member` for people who are listed or approved; `guest`.
+    """
+    roles = live.roles
+    if is_owner(live, address, sender):
+        return roles[OWNER_ROLE]
+    if sender.token:
+        token = live.token_book.find(sender.token)
+        return roles[(token.role if token is not None else "") or MEMBER_ROLE]
+    if sender.is_verified:
+        hook = live.rules(address).hooks.get(sender.id)
+        return roles[hook.role if hook is not None else GUEST_ROLE]
+    guest = live.guest_book.guests.get(Person.of(address, sender))
+    own = roles.people.get(f"{address.channel}:{sender.id}") or (guest.role if guest is not None else "")
+    if own:
+        return roles[own]
+    if roles.chats:
+        # A chat may be listed under its current id, under its first id, or by its server.
+        for peer in (address.peer, live.first_address(address).peer, guild):
+            if peer and (name := roles.chats.get(f"{address.channel}:{peer}")):
+                return roles[name]
+    is_known = guest is not None or (bool(sender.id) and sender.id in live.rules(address).allow)
+    return roles[MEMBER_ROLE if is_known else GUEST_ROLE]
+
+
+def role_in(live: Live, inbound: Inbound) -> Role:
+    """Return the role of the sender of a message."""
+    return role_of(live, inbound.address, inbound.sender, inbound.guild)
+
+
+def roles_of_all(live: Live, messages: Iterable[Inbound]) -> AskerRoles:
+    """Return the roles of the senders of messages that one turn answers."""
+    return AskerRoles(role_in(live, inbound) for inbound in messages)
+
+
+def check_command(role: Role, command: str, *, is_for_owners: bool = False) -> None:
+    """Raise `Refused` if the role keeps people from a command.
+
+    One for owners passes: its handler says why it is for owners only. `Call.is_granted` tells it whether to run.
+    """
+    if is_for_owners or role.may_use(command, is_for_owners=False):
+        return
+    if command in ANSWERS:
+        raise Refused(f"People with the role {role.name} can't approve tool calls.")
+    raise Refused(f"People with the role {role.name} can't use /{command}. /help lists what you can use.")
