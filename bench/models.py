@@ -90,7 +90,7 @@ async def _steps(url: str) -> tuple[float, float]:
     bare = AsyncOpenAI(api_key="none", base_url=url, max_retries=0)
     sdk, ours = [], []
     with TemporaryDirectory() as folder:
-        context = ToolContext(workspace=Path(folder), notes=Path(folder) / "notes", now=lambda: datetime.now(UTC))
+        context = ToolContext(workspace=Path(folder), memory=Path(folder) / "memory", now=lambda: datetime.now(UTC))
         for _ in range(RUNS):
             began = process_time()
             await _run_sdk_alone(bare)

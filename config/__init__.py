@@ -10,7 +10,7 @@ from config.settings.agents import AgentSettings, ModelSettings, ProviderSetting
 from config.settings.channels import AccountSettings, Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.roles import BUILT_IN_ROLES, GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE, RoleSettings
-from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
+from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import (
     FetchSettings,
@@ -74,6 +74,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "McpSettings",
+    "MemorySettings",
     "MigrateMode",
     "ModelSettings",
     "Problem",

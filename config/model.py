@@ -14,7 +14,7 @@ from config.settings.channels import Binding, ChannelSettings
 from config.settings.cluster import ClusterSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.roles import BUILT_IN_ROLES, OWNER_ROLE, RoleSettings
-from config.settings.sessions import ApiSettings, LimitSettings, SessionSettings
+from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
 from config.types import (
@@ -37,6 +37,7 @@ class Settings(Table):
     gateway: GatewaySettings = Field(default_factory=GatewaySettings, description="The gateway.")
     http: HttpSettings = Field(default_factory=HttpSettings, description="The HTTP server.")
     session: SessionSettings = Field(default_factory=SessionSettings, description="Conversations.")
+    memory: MemorySettings = Field(default_factory=MemorySettings, description="The memory of conversations.")
     storage: StorageSettings = Field(
         default_factory=StorageSettings, description="Where sessions and the spool are stored."
     )
@@ -75,6 +76,7 @@ class Settings(Table):
         "gateway": {},
         "http": {},
         "session": {},
+        "memory": {},
         "storage": {},
         "cluster": {},
         "api": {},

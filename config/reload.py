@@ -148,6 +148,7 @@ APPLIED = frozenset(
         "mcp.*.max_tools",
         "mcp.*.timeout",
         "mcp.*.url",
+        "memory.prompt_chars",
         "providers.*.api_key",
         "providers.*.base_url",
         "providers.*.connect_timeout",

@@ -44,6 +44,7 @@ PACKAGES = (
     "storage_copy",
     "storage",
     "placement",
+    "memory",
     # The model and its tools.
     "sandbox",
     "safe_http",

@@ -104,6 +104,14 @@ class LimitSettings(Table):
     )
 
 
+class MemorySettings(Table):
+    """What is kept of conversations for later ones."""
+
+    prompt_chars: Integer = Field(
+        default=2_000, ge=0, le=50_000, description="How many characters of the memory the model sees; 0 means none."
+    )
+
+
 class ApiSettings(Table):
     """The HTTP API for programs."""
 

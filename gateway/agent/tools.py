@@ -43,7 +43,7 @@ async def cannot_remind(_text: str, _when: str) -> str:
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """The things that a tool may touch. Workspace and notes belong to the conversation's scope."""
+    """The things that a tool may touch. Workspace and memory belong to the conversation's scope."""
 
     workspace: Path
     """Tools refuse it once it has become a link. The path of one that is not private contains no links at all."""
@@ -53,7 +53,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The files of the session, which tools can read and not change. The folder exists once there are any."""
     locks: WorkspaceLocks = msgspec.field(default_factory=WorkspaceLocks)
     """Shared by all sessions, since several can use one workspace."""
-    notes: Path
+    memory: Path
+    """The folder with the memory files of the scope, which need not exist."""
     now: Callable[[], datetime]
     send_file: SendFile = cannot_send
     remind: Remind = cannot_remind

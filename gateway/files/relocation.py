@@ -1,4 +1,4 @@
-"""Moves the files of a scope whose sessions get other keys: attachments, notes and private workspaces."""
+"""Moves the files of a scope whose sessions get other keys: attachments, memory and private workspaces."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from config import Settings
 from config.files import fsync_directory
 from config.types import PRIVATE_WORKSPACES
 from gateway.files.store import FileStore, folder_of
-from gateway.sessions.keys import file_name
+from gateway.memory.store import memory_folder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -20,7 +20,7 @@ async def move_files(
 ) -> list[Path]:
     """Move the files of the first scope to the second one. `keys` has the new key of each moved session.
 
-    Returns the notes and workspaces that stay, because the second scope has its own. Repeating this is harmless. The
+    Returns the memory and workspaces that stay, because the second scope has its own. Repeating this is harmless. The
     transcripts name attachments by the folder of their session: use `moved_line` for each line.
     """
     for old, new in keys.items():
@@ -35,9 +35,10 @@ def moved_line(line: bytes, old: str, new: str) -> bytes:
 
 
 def _move_folders(settings: Settings, old: str, new: str) -> Iterator[Path]:
-    notes = settings.gateway.data_dir / "memory"
+    memory = memory_folder(settings.gateway.data_dir, old), memory_folder(settings.gateway.data_dir, new)
     workspaces = settings.gateway.workspace_root.glob(f"*{PRIVATE_WORKSPACES}")
-    places = [(notes / file_name(old), notes / file_name(new))]
+    # The notes of an older version are files next to the folder.
+    places = [memory, (memory[0].with_suffix(".jsonl"), memory[1].with_suffix(".jsonl"))]
     places += [(folder / folder_of(old), folder / folder_of(new)) for folder in sorted(workspaces)]
     for source, target in places:
         if source.is_symlink() or not source.exists():

@@ -200,12 +200,11 @@ class StatelessRuns:
         self, prompt: Prompt, agent: ConfiguredAgent, provider: MeteredProvider, scope: str
     ) -> AsyncGenerator[Piece, None]:
         """Run the agent with its own tools. Tools that a person would have to approve are denied."""
-        notes = self._context.notes_path(scope)
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
             locks=self._locks,
-            notes=notes,
+            memory=self._context.memory_folder(scope),
             now=self._context.now,
         )
         answer, tokens = AnswerText(), AnswerTokens()
@@ -223,7 +222,7 @@ class StatelessRuns:
                         if event.tool_calls:
                             text = answer.end_step(event.text)
                     case ToolFinished():  # It may have written a note.
-                        await self._context.notes_may_have_changed(scope)
+                        await self._context.memory_may_have_changed(scope)
                     case Done():
                         text = answer.end_step(event.text)
                     case _:

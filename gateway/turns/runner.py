@@ -220,7 +220,7 @@ class TurnRunner:
             is_private=agent.workspace.is_private,
             locks=self.workspace_locks,
             attachments=self._files.store.folder(job.session),
-            notes=self._context.notes_path(job.scope),
+            memory=self._context.memory_folder(job.scope),
             now=self._context.now,
             send_file=outgoing.add,
             remind=partial(self._reminders.make, job),
@@ -322,7 +322,7 @@ class TurnRunner:
                         pass  # The last step is recorded with the end of the turn.
                     case _:
                         if isinstance(event, ToolFinished):  # It may have written a note.
-                            await self._context.notes_may_have_changed(state.jobs[0].scope)
+                            await self._context.memory_may_have_changed(state.jobs[0].scope)
                         await finish_before_cancel(self._recorder.record(state, event))
 
     async def _new_messages(self, state: TurnState, slot: TurnSlot) -> Sequence[Message]:

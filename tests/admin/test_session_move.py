@@ -14,8 +14,8 @@ from gateway.admin.session_move import SessionMover, scope_of
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.errors import Refused
 from gateway.files.store import FileStore, folder_of
+from gateway.memory import MemoryStore, Statement, memory_folder
 from gateway.sessions import SessionManager, entries
-from gateway.sessions.keys import file_name
 from gateway.spool import AddReminder, AddToInbox, ReminderContent, SetInboxState, Spool, StartTurn
 from gateway.spool.rows import InboxState
 from tests.daemon.harness import ask, gateway, settings
@@ -67,9 +67,8 @@ async def test_a_moved_session_keeps_its_history_its_files_and_its_rows(tmp_path
         ]
         await spool.commit(message, StartTurn(turn="t0"), *reminders)
         await spool.commit(SetInboxState(turn="t0", state=InboxState.ANSWERED))
-        notes = tmp_path / "data" / "memory" / file_name(OLD)
-        notes.parent.mkdir(mode=0o700)
-        notes.write_text('{"ts":"2026-03-01T00:00:00Z","text":"likes tea"}\n')
+        memory = MemoryStore(memory_folder(tmp_path / "data", OLD))
+        memory.add([Statement(text="likes tea")], day="2026-03-01")
         await manager.start_new(NEW, agent="main", origin=ADA)
         moved = await mover.move(key, NEW)
         left = await mover.move_belongings(OLD, NEW)
@@ -80,7 +79,8 @@ async def test_a_moved_session_keeps_its_history_its_files_and_its_rows(tmp_path
         row = await spool.find_message(ADA, "e1")
         assert row is not None
         assert (row.scope, row.session, row.number) == (NEW, f"{NEW}#2", 2)
-        assert notes.with_name(file_name(NEW)).exists()
+        assert MemoryStore(memory_folder(tmp_path / "data", NEW)).read().statements[0].text == "likes tea"
+        assert not memory.folder.exists()
         assert [(each.id, each.number) for each in await spool.reminders(NEW)] == [("r1", 1), ("r2", 2)]
         assert manager.list(OLD) == []
         assert manager.active(NEW) == manager.find(NEW), "the active session of the other scope stays the active one"

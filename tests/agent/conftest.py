@@ -11,4 +11,4 @@ def context(tmp_path: Path) -> ToolContext:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     moment = datetime(2026, 3, 1, 11, 0, 5, tzinfo=UTC)
-    return ToolContext(workspace=workspace, notes=tmp_path / "notes" / "scope.jsonl", now=lambda: moment)
+    return ToolContext(workspace=workspace, memory=tmp_path / "memory" / "scope", now=lambda: moment)

@@ -21,6 +21,8 @@ PLACES = (
     "files/uploads",
     "files/.incoming",
     "files/unknown",
+    "memory/{scope}",
+    "memory/{scope}/{day}.md",
     "memory/{scope}.jsonl",
     "workspace",
     "workspace/main.private",
@@ -101,8 +103,8 @@ def home_with(template: Path, home: Path, place: str, make: Callable[[Path], Non
     (outside := home / "outside").write_text("a file of the operator")
     outside.chmod(0o644)
     (session,) = (data / "sessions/transcripts").glob("*.jsonl")
-    (notes,) = (data / "memory").glob("*.jsonl")
-    path = data / place.format(session=session.name, scope=notes.stem)
+    (memory,) = (data / "memory").glob("*/*.md")
+    path = data / place.format(session=session.name, scope=memory.parent.name, day=memory.stem)
     if path.is_dir():
         shutil.rmtree(path)
     else:

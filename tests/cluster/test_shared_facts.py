@@ -16,9 +16,20 @@ from gateway.access.tokens import TOKEN_FACTS, ApiToken, NewToken, TokenBook, To
 from gateway.cluster import membership
 from gateway.contract import TokenScope
 from gateway.errors import HeldElsewhere, Refused
+from gateway.memory import MemoryStore, Statement
+from gateway.memory.shared import SharedMemory
 from gateway.shards import SHARD_COUNT, Shards, shard_of
-from gateway.spool import AddReminder, AddToOutbox, AddUsage, MarkDead, MarkSending, ReminderContent, RetryDead, Spool
-from gateway.turns.shared_notes import SharedNotes
+from gateway.spool import (
+    AddReminder,
+    AddToOutbox,
+    AddUsage,
+    MarkDead,
+    MarkSending,
+    ReminderContent,
+    RetryDead,
+    SetFact,
+    Spool,
+)
 from gateway.turns.usage import DailyUsage, utc_day
 from tests.access.test_tokens import SETTINGS
 from tests.cluster.harness import TIMEOUT
@@ -184,37 +195,52 @@ async def test_reminders_of_a_shard_are_due_when_it_was_read(tmp_path: Path, dat
         assert [row.id for row in await other.spool.due_reminders(NOW, limit=9)] == ["r1"]
 
 
-async def test_notes_follow_a_scope_to_its_next_owner(tmp_path: Path, database_url: str) -> None:
+async def test_the_memory_follows_a_scope_to_its_next_owner(tmp_path: Path, database_url: str) -> None:
     async with two_nodes(database_url, tmp_path) as (one, other):
         scope, fetched = one.owned(), list[Path]()
-        here, there = tmp_path / "a" / "memory" / "s.jsonl", tmp_path / "b" / "memory" / "s.jsonl"
-        first, second = SharedNotes(one.spool, fetched.append), SharedNotes(other.spool, fetched.append)
-        here.parent.mkdir(parents=True)
-        here.write_text("older than the cluster\n")
-        await first.fetch(scope, here)
-        here.write_text("older than the cluster\nlikes tea\n")
-        await first.store(scope, here)
-        await first.fetch(scope, here)
+        here, there = (MemoryStore(tmp_path / name / "memory" / "s") for name in ("a", "b"))
+        first, second = SharedMemory(one.spool, fetched.append), SharedMemory(other.spool, fetched.append)
+        here.add([Statement(text="older than the cluster")], day="2026-03-01")
+        await first.fetch(scope, here.folder)
+        here.add([Statement(text="likes tea")], day="2026-03-02")
+        await first.store(scope, here.folder)
+        await first.fetch(scope, here.folder)
         assert fetched == []
-        # The other node takes the shard, and adds a note.
+        # The other node takes the shard, adds a statement, and forgets one.
         assert one.spool.shards is not None
         assert other.spool.shards is not None
         other.spool.shards.epochs[shard_of(scope)] = 2
         epoch = one.spool.shards.epochs.pop(shard_of(scope))
-        await second.fetch(scope, there)
-        assert fetched == [there]
-        assert there.read_text() == "older than the cluster\nlikes tea\n"
-        assert there.stat().st_mode & 0o077 == 0
-        with there.open("a") as file:
-            file.write("likes cake\n")
-        await second.store(scope, there)
-        here.write_text("too late\n")
+        await second.fetch(scope, there.folder)
+        assert fetched == [there.folder]
+        assert texts(there) == ["older than the cluster", "likes tea"]
+        assert all(path.stat().st_mode & 0o077 == 0 for path in there.folder.iterdir())
+        there.add([Statement(text="likes cake")], day="2026-03-02")
+        there.forget(1)
+        await second.store(scope, there.folder)
+        here.add([Statement(text="too late")], day="2026-03-02")
         with pytest.raises(HeldElsewhere):
-            await first.store(scope, here)
+            await first.store(scope, here.folder)
         # It comes back.
         one.spool.shards.epochs[shard_of(scope)] = epoch + 2
-        await first.fetch(scope, here)
-        assert here.read_text() == there.read_text()
+        await first.fetch(scope, here.folder)
+        assert texts(here) == texts(there) == ["likes tea", "likes cake"]
+
+
+async def test_notes_of_an_older_version_become_shared_memory(tmp_path: Path, database_url: str) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        scope, note = one.owned(), '{"ts":"2026-03-01T00:00:00Z","text":"likes tea"}\n'
+        await one.spool.commit(SetFact(name="notes/s.jsonl", value=note))
+        here, there = (MemoryStore(tmp_path / name / "memory" / "s") for name in ("a", "b"))
+        await SharedMemory(one.spool, lambda _folder: None).fetch(scope, here.folder)
+        assert texts(here) == ["likes tea"]
+        assert await one.spool.facts("notes/") == {}
+        await SharedMemory(other.spool, lambda _folder: None).fetch(scope, there.folder)
+        assert texts(there) == ["likes tea"]
+
+
+def texts(store: MemoryStore) -> list[str]:
+    return [each.text for each in store.read().statements]
 
 
 async def test_nodes_that_charge_the_same_people_do_not_wait_for_each_other(tmp_path: Path, database_url: str) -> None:

@@ -5,7 +5,7 @@ from config.files import make_private_directory
 from gateway.files.relocation import move_files, moved_line
 from gateway.files.store import FileStore, folder_of
 from gateway.files.workspaces import workspace_of
-from gateway.sessions.keys import file_name
+from gateway.memory import memory_folder
 from tests.files.harness import chunks, left, opened
 
 OLD, NEW = "agent:main:telegram:direct:7", "agent:main:direct:~ada"
@@ -27,14 +27,14 @@ async def moved(folder: Path, store: FileStore) -> list[Path]:
 async def test_attachments_notes_and_workspaces_move_with_their_scope(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     kept = await store.keep(folder_of(OLD), "turn-1-a.txt", chunks(b"x"), limit=1)
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / file_name(OLD)).write_text("a note")
+    memory_folder(tmp_path, OLD).mkdir(parents=True)
+    (memory_folder(tmp_path, OLD) / "2026-03-01.md").write_text("a note")
     place(tmp_path, OLD, "main", "by main")
     place(tmp_path, OLD, "coder", "by coder")
     assert await moved(tmp_path, store) == []
     assert await moved(tmp_path, store) == []
     assert left(tmp_path) == [f"{folder_of(f'{NEW}#3')}/turn-1-a.txt"]
-    assert (tmp_path / "memory" / file_name(NEW)).read_text() == "a note"
+    assert (memory_folder(tmp_path, NEW) / "2026-03-01.md").read_text() == "a note"
     for agent in ("main", "coder"):
         found = workspace_of(tmp_path / "workspace", agent, WorkspaceMode.PRIVATE, NEW).path / "a.txt"
         assert found.read_text() == f"by {agent}"

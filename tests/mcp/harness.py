@@ -37,5 +37,5 @@ async def up(servers: McpServers) -> Toolbox:
 
 
 async def call(toolbox: Toolbox, name: str, **arguments: Json) -> ToolOutcome:
-    context = ToolContext(workspace=Path(), notes=Path(), now=lambda: datetime.now(UTC))
+    context = ToolContext(workspace=Path(), memory=Path(), now=lambda: datetime.now(UTC))
     return await toolbox.run(ToolCall(id="1", name=name, input=arguments), context)

@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.agent.toolbox.notes import load_notes
 from gateway.conversation import ToolCall
+from gateway.memory import MemoryStore, memory_folder
 from gateway.routing import program_scope
 from tests.daemon.tools import Rocket, launch
 from tests.openai_door.harness import Echo, door
@@ -54,8 +54,8 @@ async def test_notes_belong_to_the_token(tmp_path: Path) -> None:
         assert "Likes tea." not in owner.model.prompts[-1].system
         (token,) = owner.daemon.tokens.book.tokens
         scope = program_scope("main", "openai", token).scope
-        notes = owner.daemon.turns._context.notes_path(scope)  # noqa: SLF001 - nothing else knows the file.
-        assert load_notes(notes) == ["Likes tea."]
+        memory = MemoryStore(memory_folder(owner.daemon.live.settings.gateway.data_dir, scope)).read()
+        assert [each.text for each in memory.statements] == ["Likes tea."]
 
 
 async def test_programs_leave_slots_for_people(tmp_path: Path) -> None:

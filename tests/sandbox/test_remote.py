@@ -25,7 +25,7 @@ pytestmark = needs_sandbox
 def context(tmp_path: Path) -> ToolContext:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    return ToolContext(workspace=workspace, notes=tmp_path / "notes", now=lambda: datetime.now(UTC))
+    return ToolContext(workspace=workspace, memory=tmp_path / "memory", now=lambda: datetime.now(UTC))
 
 
 async def run(command: str, context: ToolContext, path: Path, **changes: object) -> ToolOutcome:

@@ -3,7 +3,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.turns.context import PromptFacts, quote_notes, system_prompt
+from gateway.memory import Statement
+from gateway.memory.prompt import quote_memory
+from gateway.turns.context import PromptFacts, system_prompt
 
 FACTS = PromptFacts(
     agent="main",
@@ -42,8 +44,8 @@ def test_a_value_that_looks_like_a_placeholder_is_not_filled_in(name: str) -> No
 
 
 def test_only_the_newest_notes_are_quoted_and_the_rest_is_counted() -> None:
-    notes = [f"note {number}: {'x' * 190}" for number in range(30)]
-    told = system_prompt("Be brief.", FACTS, quote_notes(notes))
+    notes = [Statement(text=f"note {number}: {'x' * 190}") for number in range(30)]
+    told = system_prompt("Be brief.", FACTS, quote_memory(notes, 2_000))
     assert "note 29" in told
     assert "note 0:" not in told
     assert "older ones can be recalled" in told
@@ -52,5 +54,6 @@ def test_only_the_newest_notes_are_quoted_and_the_rest_is_counted() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=80), max_size=12))
 def test_a_note_is_always_one_quoted_line(notes: list[str]) -> None:
-    lines = [line[2:] for line in system_prompt("", FACTS, quote_notes(notes)).split("\n") if line.startswith('- "')]
+    quoted = quote_memory([Statement(text=note) for note in notes], 2_000)
+    lines = [line[2:] for line in system_prompt("", FACTS, quoted).split("\n") if line.startswith('- "')]
     assert [json.loads(line) for line in lines] == notes

@@ -18,7 +18,7 @@ def context(workspace: Path, sent: list[tuple[str, bytes]] | None) -> ToolContex
         sent.append((name, os.pread(descriptor, 100, 0)))
 
     return ToolContext(
-        workspace=workspace, notes=workspace.parent / "notes", now=lambda: datetime.now(UTC), send_file=send
+        workspace=workspace, memory=workspace.parent / "memory", now=lambda: datetime.now(UTC), send_file=send
     )
 
 
@@ -54,12 +54,12 @@ async def test_the_model_is_told_about_a_refusal(tmp_path: Path) -> None:
 
 async def test_the_model_is_told_if_files_cannot_be_sent(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"hello")
-    bare = ToolContext(workspace=tmp_path, notes=tmp_path / "notes", now=lambda: datetime.now(UTC))
+    bare = ToolContext(workspace=tmp_path, memory=tmp_path / "memory", now=lambda: datetime.now(UTC))
     with pytest.raises(ToolFailed, match="files cannot be sent here"):
         await send_file.run(bare, {"path": "a.txt"})
 
 
 async def test_the_current_time_is_the_time_of_the_context(tmp_path: Path) -> None:
     moment = datetime(2026, 3, 1, 11, 0, 5, tzinfo=UTC)
-    here = ToolContext(workspace=tmp_path, notes=tmp_path / "notes", now=lambda: moment)
+    here = ToolContext(workspace=tmp_path, memory=tmp_path / "memory", now=lambda: moment)
     assert await current_time.run(here, {}) == "Sunday, 01 March 2026, 11:00:05 UTC"

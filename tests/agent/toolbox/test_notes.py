@@ -1,7 +1,6 @@
 import asyncio
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 
 from gateway.agent.toolbox import recall, remember
 from gateway.agent.tools import ToolContext, ToolFailed
+from gateway.memory.store import MAX_STATEMENTS
 
 
 async def test_a_note_is_kept_and_recalled(context: ToolContext) -> None:
@@ -24,15 +24,13 @@ async def test_recalling_without_notes_says_so(context: ToolContext) -> None:
     assert await recall.run(context, {"query": "key"}) == "There are no notes yet."
 
 
-async def test_the_file_has_one_json_object_a_line(context: ToolContext) -> None:
-    await remember.run(context, {"text": "a\nb\u2028c"})
-    await remember.run(context, {"text": "second"})
-    lines = context.notes.read_text().split("\n")
-    assert [json.loads(line) for line in lines[:-1]] == [
-        {"ts": "2026-03-01T11:00:05Z", "text": "a\nb\u2028c"},
-        {"ts": "2026-03-01T11:00:05Z", "text": "second"},
-    ]
-    assert lines[-1] == ""
+async def test_a_note_is_a_line_of_a_readable_file(context: ToolContext) -> None:
+    await remember.run(context, {"text": "likes tea"})
+    assert "- [1] likes tea (noted 2026-03-01)\n" in file(context).read_text()
+
+
+def file(context: ToolContext) -> Path:
+    return context.memory / "2026-03-01.md"
 
 
 @pytest.fixture
@@ -45,13 +43,13 @@ def open_umask() -> Iterator[None]:
 @pytest.mark.usefixtures("open_umask")
 async def test_the_notes_file_is_created_private(context: ToolContext) -> None:
     await remember.run(context, {"text": "secret"})
-    assert context.notes.stat().st_mode & 0o777 == 0o600
-    assert context.notes.parent.stat().st_mode & 0o777 == 0o700
+    assert file(context).stat().st_mode & 0o777 == 0o600
+    assert context.memory.stat().st_mode & 0o777 == 0o700
 
 
 async def test_one_scope_cannot_recall_the_notes_of_another(context: ToolContext, tmp_path: Path) -> None:
     await remember.run(context, {"text": "mine"})
-    other = replace(context, notes=tmp_path / "notes" / "other.jsonl")
+    other = replace(context, memory=tmp_path / "memory" / "other")
     assert await recall.run(other, {}) == "There are no notes yet."
 
 
@@ -59,25 +57,21 @@ async def test_one_scope_cannot_recall_the_notes_of_another(context: ToolContext
 async def test_a_note_that_is_empty_or_too_long_is_refused(text: str, context: ToolContext) -> None:
     with pytest.raises(ToolFailed):
         await remember.run(context, {"text": text})
-    assert not context.notes.exists()
+    assert not context.memory.exists()
 
 
-async def test_only_damaged_lines_are_lost(context: ToolContext) -> None:
-    await remember.run(context, {"text": "first"})
-    with context.notes.open("ab") as file:
-        file.write(b'\xff\xfe\n{"ts": 1}\n[]\n{"ts": "2026-03-01T11:0')
-    await remember.run(context, {"text": "after"})
-    assert await recall.run(context, {}) == "- after (2026-03-01)\n- first (2026-03-01)"
+async def test_a_known_note_is_not_saved_again(context: ToolContext) -> None:
+    await remember.run(context, {"text": "Ada likes tea"})
+    assert await remember.run(context, {"text": "ada likes tea."}) == "That is noted already."
+    assert await recall.run(context, {}) == "- Ada likes tea (2026-03-01)"
 
 
 async def test_the_oldest_note_is_dropped_at_the_limit(context: ToolContext) -> None:
-    context.notes.parent.mkdir()
-    lines = [json.dumps({"ts": "2026-01-01T00:00:00Z", "text": f"note {number}"}) for number in range(500)]
-    context.notes.write_text("\n".join(lines) + "\n")
+    context.memory.mkdir(parents=True)
+    file(context).write_text("".join(f"- [{number}] note {number}\n" for number in range(1, MAX_STATEMENTS + 1)))
     assert "oldest" in await remember.run(context, {"text": "newest"})
-    kept = [json.loads(line)["text"] for line in context.notes.read_text().splitlines()]
-    assert (len(kept), kept[0], kept[-1]) == (500, "note 1", "newest")
-    assert context.notes.stat().st_mode & 0o777 == 0o600
+    assert await recall.run(context, {"query": "note 1"}) != "- note 1 (2026-03-01)"
+    assert await recall.run(context, {"query": "newest"}) == "- newest (2026-03-01)"
 
 
 async def test_notes_added_at_the_same_time_are_all_kept(context: ToolContext) -> None:
@@ -88,30 +82,25 @@ async def test_notes_added_at_the_same_time_are_all_kept(context: ToolContext) -
 
 
 async def test_recalling_many_says_how_many_are_left_out(context: ToolContext) -> None:
-    context.notes.parent.mkdir()
-    line = json.dumps({"ts": "2026-01-01T00:00:00Z", "text": "again"}) + "\n"
-    context.notes.write_text(line * 60)
+    context.memory.mkdir(parents=True)
+    file(context).write_text("- again\n" * 60)
     assert (await recall.run(context, {})).endswith("... and 10 older ones")
 
 
 async def test_a_file_in_place_of_the_folder_is_reported(context: ToolContext) -> None:
-    context.notes.parent.write_text("in the way")
+    context.memory.parent.write_text("in the way")
     with pytest.raises(ToolFailed, match="could not be saved: Not a directory"):
         await remember.run(context, {"text": "tea"})
     with pytest.raises(ToolFailed, match="cannot be read: Not a directory"):
         await recall.run(context, {})
 
 
-async def test_a_disk_error_is_reported(context: ToolContext) -> None:
-    context.notes.mkdir(parents=True)
-    with pytest.raises(ToolFailed, match="could not be saved: It is a folder"):
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+async def test_something_else_in_the_place_of_the_file_is_reported(
+    context: ToolContext, make: Callable[[Path], None]
+) -> None:
+    context.memory.mkdir(parents=True)
+    make(file(context))
+    with pytest.raises(ToolFailed, match="could not be saved"):
         await remember.run(context, {"text": "tea"})
-
-
-async def test_a_pipe_in_the_place_of_the_notes_does_not_block(context: ToolContext) -> None:
-    context.notes.parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(context.notes)
-    with pytest.raises(ToolFailed, match="It is a named pipe"):
-        await remember.run(context, {"text": "tea"})
-    with pytest.raises(ToolFailed, match="It is a named pipe"):
-        await recall.run(context, {})
+    assert await recall.run(context, {}) == "There are no notes yet."

@@ -1,0 +1,65 @@
+"""Memory files can be read and written by people and by Gatehouse."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.memory.statement import Archived, LastNumber, Other, Source, Statement, clean, parse, render
+
+FILE = """\
+# 2026-11-19
+
+- [1] Ada lives in Lisbon. (session 3, seq 14)
+- [2] The key is
+  under the mat. (noted 2026-11-18)
+* a person wrote this
+and this (by hand)
+- [3] Likes tea. (session 3, seq 20; session 5, seq 2; noted 2026-11-19)
+<!-- archived: session 3 (0f3c-1) to seq 57 -->
+<!-- last number: 9 -->
+<!-- something else -->
+"""
+
+
+def test_a_file_is_read() -> None:
+    assert [part for part in parse(FILE) if not isinstance(part, Other)] == [
+        Statement(number=1, text="Ada lives in Lisbon.", sources=(Source(3, 14),)),
+        Statement(number=2, text="The key is\nunder the mat.", noted="2026-11-18"),
+        Statement(text="a person wrote this"),
+        Statement(text="and this (by hand)"),
+        Statement(number=3, text="Likes tea.", sources=(Source(3, 20), Source(5, 2)), noted="2026-11-19"),
+        Archived(session=3, id="0f3c-1", seq=57),
+        LastNumber(9),
+    ]
+
+
+def test_headings_comments_and_empty_lines_stay() -> None:
+    written = render(parse(FILE)).splitlines()
+    assert [line for line in FILE.splitlines() if line not in written] == [
+        "* a person wrote this",
+        "and this (by hand)",
+    ]
+
+
+def test_a_file_with_the_line_ends_of_windows_is_read() -> None:
+    assert parse("- [1] tea (noted 2026-11-19)\r\n- cake\r\n") == [
+        Statement(number=1, text="tea", noted="2026-11-19"),
+        Statement(text="cake"),
+    ]
+
+
+@given(st.text(max_size=200), st.booleans(), st.booleans())
+def test_no_text_is_taken_for_structure(text: str, is_outline: bool, is_noted: bool) -> None:  # noqa: FBT001 - hypothesis.
+    statement = Statement(
+        number=7,
+        text=clean(text),
+        sources=(Source(3, 14),),
+        is_outline=is_outline,
+        noted="2026-11-19" if is_noted else "",
+    )
+    assert parse(render([statement])) == [statement]
+
+
+@given(st.text(max_size=300))
+def test_reading_and_writing_again_changes_nothing(text: str) -> None:
+    once = parse(text)
+    assert parse(render(once)) == once
