@@ -18,6 +18,7 @@ from config.settings.tools import (
     McpSettings,
     SearchSettings,
     ShellSettings,
+    SkillSettings,
     ToolSettings,
     TranscriptionSettings,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "SessionSettings",
     "Settings",
     "ShellSettings",
+    "SkillSettings",
     "StorageEngine",
     "StorageSettings",
     "ToolSettings",

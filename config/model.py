@@ -16,7 +16,7 @@ from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.roles import BUILT_IN_ROLES, OWNER_ROLE, RoleSettings
 from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
-from config.settings.tools import FileSettings, McpSettings, ToolSettings, TranscriptionSettings
+from config.settings.tools import FileSettings, McpSettings, SkillSettings, ToolSettings, TranscriptionSettings
 from config.types import (
     PRIVATE_WORKSPACES,
     PROGRAM_CHANNELS,
@@ -64,6 +64,7 @@ class Settings(Table):
     )
     repos: tuple[Repo, ...] = Field(default=(), description="Folders that a session can use as its workspace.")
     tools: ToolSettings = Field(default_factory=ToolSettings, description="The built-in tools.")
+    skills: SkillSettings = Field(default_factory=SkillSettings, description="Agent Skills.")
     mcp: dict[Slug, McpSettings] = Field(default_factory=dict, description="MCP servers by name.")
     files: FileSettings = Field(default_factory=FileSettings, description="Attachments of messages and answers.")
     transcription: TranscriptionSettings = Field(
@@ -82,6 +83,7 @@ class Settings(Table):
         "api": {},
         "limits": {},
         "tools": {"shell": {}, "fetch": {}, "search": {}},
+        "skills": {},
         "files": {},
         "transcription": {},
         "agents": {"main": {}},
@@ -144,6 +146,8 @@ def folder_problems(settings: Settings) -> list[Problem]:
             folders[f"agents.{name}.sandbox.home"] = resolve_links(agent.sandbox.home)
         for number, path in enumerate(agent.sandbox.readable):
             folders[f"agents.{name}.sandbox.readable[{number}]"] = resolve_links(path)
+    skills = {f"skills.folders[{number}]": resolve_links(path) for number, path in enumerate(settings.skills.folders)}
+    folders |= skills
     workspaces = resolve_links(settings.gateway.workspace_root)
     if workspaces != data / "workspace":  # The default, in which the gateway itself keeps nothing.
         folders["gateway.workspace_root"] = workspaces
@@ -155,6 +159,15 @@ def folder_problems(settings: Settings) -> list[Problem]:
         )
         for key, folder in folders.items()
         if data.is_relative_to(folder) or folder.is_relative_to(data)
+    ]
+    problems += [
+        Problem(
+            key=key,
+            message="overlaps with gateway.workspace_root, so agents could change their skills",
+            hint="choose a folder outside gateway.workspace_root that does not contain it",
+        )
+        for key, folder in skills.items()
+        if not problems and (workspaces.is_relative_to(folder) or folder.is_relative_to(workspaces))
     ]
     problems += _database_problems(settings, data, {**folders, "gateway.workspace_root": workspaces})
     # A repo may be a shared workspace or lie inside one, but private ones belong to their scopes.

@@ -49,6 +49,7 @@ PACKAGES = (
     "sandbox",
     "safe_http",
     "web_search",
+    "skills",
     "agent",
     "files",
     "mcp",

@@ -41,6 +41,7 @@ VENDORS = {ProviderKind.OPENAI: "OpenAI", ProviderKind.ANTHROPIC: "Anthropic"}
 _LLM_ONLY = {
     **dict.fromkeys(("provider", "fallbacks"), "remove it: the program calls its model itself; see model and env"),
     "tools": "remove it: the program has its own tools",
+    "skills": "remove it: the program has its own skills",
     "ask": "remove it: the program decides what it asks about; see mode",
     "workspace": "remove it: the program works in one of the repos",
     "max_iterations": "remove it: the program decides that itself",
@@ -94,6 +95,9 @@ class AgentSettings(Table):
     prompt_file: FilePath | None = Field(default=None, description="A file with the system prompt.")
     tools: tuple[Text, ...] | None = Field(
         default=None, description="The tools that the agent may use. Default: all that are safe."
+    )
+    skills: tuple[Text, ...] | None = Field(
+        default=None, description="The skills that the agent may use; * matches anything. Default: all."
     )
     ask: tuple[Text, ...] = Field(
         default=("shell",),

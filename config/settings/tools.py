@@ -160,6 +160,16 @@ class ToolSettings(Table):
     search: SearchSettings = Field(default_factory=SearchSettings, description="The tool that searches the web.")
 
 
+class SkillSettings(Table):
+    """Agent Skills: folders with a SKILL.md file, which agents load when they need them."""
+
+    folders: tuple[FilePath, ...] = Field(
+        default=(),
+        description="Folders that contain the folders of skills, such as a git checkout. A change in them needs no "
+        "reload.",
+    )
+
+
 class McpSettings(Table):
     """An MCP server whose tools the agents may use."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -51,6 +51,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The workspace belongs to one scope. It is created when a tool needs it first."""
     attachments: Path | None = None
     """The files of the session, which tools can read and not change. The folder exists once there are any."""
+    skills: Mapping[str, Path] = {}
+    """The folders of the agent's skills by name, without links. Tools can read them and not change them."""
     locks: WorkspaceLocks = msgspec.field(default_factory=WorkspaceLocks)
     """Shared by all sessions, since several can use one workspace."""
     memory: Path

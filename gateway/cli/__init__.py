@@ -42,6 +42,7 @@ COMMANDS = {
     "service": ("gateway.cli.service:main", "install and manage the systemd service"),
     "sandbox": ("gateway.cli.sandbox:main", "run shell commands for the service (started by systemd)"),
     "doctor": ("gateway.cli.doctor:main", "find problems and suggest fixes"),
+    "skills": ("gateway.cli.skills:main", "check Agent Skills"),
     "config": ("gateway.cli.config:main", "show, check and change the configuration"),
 }
 """By name: the function `(arguments, *, config)` that runs the command, and its line in `--help`."""

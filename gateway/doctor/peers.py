@@ -16,6 +16,7 @@ from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage
 from gateway.doctor.coding_agents import SANDBOX_FIX, check_coding_agents
 from gateway.doctor.finding import Finding, error, ok, warning
+from gateway.doctor.skills import check_skills
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.mcp.server import McpServers
 from gateway.sandbox.bubblewrap import SandboxUnavailable
@@ -48,7 +49,8 @@ async def check_peers(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(check, name=f"doctor:{number}") for number, check in enumerate(checks)]
         programs = group.create_task(check_coding_agents(settings), name="doctor:programs")
-    return [*(task.result() for task in tasks), *programs.result()]
+    skills = await asyncio.to_thread(check_skills, settings)
+    return [*(task.result() for task in tasks), *programs.result(), *skills]
 
 
 async def check_channel(channel: Channel, deadline: float) -> Finding:

@@ -94,6 +94,7 @@ class StatelessRuns:
             raise too_busy(f"{len(self._running)} requests are waiting for an answer. Try again later.")
         self._require_labels(request)
         limit = self._live.settings.gateway.turn_timeout
+        await self._agents.refresh_skills()
         agent, inbound, scope = self._agent_for(request)
         provider = self._meter.open_provider(agent, person_of(self._live.settings, inbound))
         task = asyncio.current_task()
@@ -203,6 +204,7 @@ class StatelessRuns:
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
+            skills=agent.skills.folders,
             locks=self._locks,
             memory=self._context.memory_folder(scope),
             now=self._context.now,

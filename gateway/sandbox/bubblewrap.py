@@ -6,9 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from gateway.sandbox.seccomp import filter_program
 WORKSPACE = "/workspace"
 ATTACHMENTS = "/attachments"
 """Where commands find the files of their session, read-only. The file tools use this path as well."""
+SKILLS = "/skills"
+"""Where they find the folder of each skill, read-only, by its name."""
 
 _SESSION_KEYRING = Path(__file__).with_name("session_keyring.py")
 _TMP_BYTES = 256 * 1024 * 1024
@@ -55,6 +57,8 @@ class SandboxCommand:
     network: bool = False
     attachments: Path | None = None
     """The folder that the command sees as `ATTACHMENTS`, once it exists."""
+    skills: Mapping[str, Path] = field(default_factory=dict)
+    """The folders that it sees in `SKILLS`, by name."""
 
 
 async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
@@ -66,6 +70,7 @@ async def run_sandboxed(command: SandboxCommand) -> ProcessResult:
         command.limits,
         network=command.network,
         attachments=command.attachments,
+        skills=command.skills,
     )
     with open_filter() as (options, descriptors):
         return await run_process(
@@ -103,13 +108,21 @@ def command_environment(workspace: str, home: str) -> dict[str, str]:
 
 
 def bubblewrap_argv(
-    command: str, workspace: Path, limits: SandboxLimits, *, network: bool, attachments: Path | None = None
+    command: str,
+    workspace: Path,
+    limits: SandboxLimits,
+    *,
+    network: bool,
+    attachments: Path | None = None,
+    skills: Mapping[str, Path] | None = None,
 ) -> list[str]:
     """Return the arguments that run `command` in the sandbox. Raises `SandboxUnavailable`. Blocks: use a thread."""
     bwrap, *options = base_argv(network=network)
     options += tmpfs("/tmp", _TMP_BYTES)  # noqa: S108 - inside the sandbox.
     if attachments is not None:
         options += ["--ro-bind-try", str(attachments), ATTACHMENTS]
+    for name, folder in (skills or {}).items():
+        options += ["--ro-bind-try", str(folder), f"{SKILLS}/{name}"]
     options += ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
     return [bwrap, *options, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
 

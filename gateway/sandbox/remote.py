@@ -41,6 +41,7 @@ async def run_by_service(command: SandboxCommand, service: Path) -> ProcessResul
     paths = {
         "workspace": str(command.workspace),
         "attachments": str(command.attachments) if command.attachments else None,
+        "skills": {name: str(folder) for name, folder in command.skills.items()},
     }
     reader, writer = await send_request(service, {**asdict(command), **paths})
 
@@ -150,6 +151,7 @@ def _decode_command(given: dict[str, Any]) -> SandboxCommand:  # Any: JSON of th
             network=bool(given["network"]),
             # A daemon of an older version sends none.
             attachments=Path(given["attachments"]) if given.get("attachments") else None,
+            skills={str(name): Path(folder) for name, folder in given.get("skills", {}).items()},
         )
-    except (TypeError, KeyError) as mistake:
+    except (AttributeError, TypeError, KeyError) as mistake:
         raise ValueError("the line is not a command") from mistake

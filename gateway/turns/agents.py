@@ -17,33 +17,52 @@ from gateway.agent.models import ModelInfo, family_info
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
 from gateway.agent.providers.registry import ProviderRegistry
 from gateway.agent.toolbox import ON_REQUEST, built_in
+from gateway.agent.toolbox.skills import make_use_skill
 from gateway.agent.tools import Tool, Toolbox
 from gateway.distribution import Installation
 from gateway.errors import CannotStart, ProviderFailed, Refused
 from gateway.files.workspaces import AgentWorkspace, private_folders, shared_folder, workspace_of
 from gateway.mcp.server import McpServers, server_of
 from gateway.sessions import SessionMeta
+from gateway.skills.library import NO_SKILLS, AgentSkills, SkillLibrary
 
 MoreTools = Callable[[], Iterable[Tool]]
 """Returns the tools of MCP servers, which come and go."""
 
-_SWITCHES = {"shell": "To use the shell, set tools.shell.enabled.", "web_search": "To search, set tools.search.engine."}
+_SWITCHES = {
+    "shell": "To use the shell, set tools.shell.enabled.",
+    "web_search": "To search, set tools.search.engine.",
+    "use_skill": "To use skills, set skills.folders.",
+}
 """The built-in tools that exist only once the settings enable them."""
 
 
-def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools: MoreTools = tuple) -> Toolbox:
+def open_toolbox(
+    name: str,
+    agent: AgentSettings,
+    settings: Settings,
+    mcp_tools: MoreTools = tuple,
+    skills: Callable[[], AgentSkills] = lambda: NO_SKILLS,
+) -> Toolbox:
     """Return the tools that the settings give to an agent. Raises `CannotStart` for a name that no tool can have."""
     if agent.backend is Backend.ACP:
         return Toolbox(())  # The program has its own.
     usual = {tool.spec.name: tool for tool in built_in(settings.tools)}
     known = usual | {tool.spec.name: tool for tool in ON_REQUEST}
+    has_shell = "shell" in (usual if agent.tools is None else agent.tools)
+    use_skill = make_use_skill(settings.tools.shell if has_shell else None)
+    if settings.skills.folders:
+        known[use_skill.spec.name] = use_skill
     own = list(usual.values())
     if agent.tools is not None:
         wanted = [each for each in agent.tools if server_of(each) not in settings.mcp]
         if unknown := [each for each in wanted if each not in known]:
             hints = "".join(f" {hint}" for each, hint in _SWITCHES.items() if each in unknown)
             raise CannotStart(f"agents.{name}.tools: {_unknown_tools(unknown, known)}{hints}")
-        own = [known[each] for each in wanted]
+        own = [known[each] for each in wanted if known[each] is not use_skill]
+    if agent.skills and not may_use_skills(agent, settings):
+        hint = "Add use_skill to its tools" if settings.skills.folders else "Set skills.folders"
+        raise CannotStart(f"agents.{name}.skills: the agent has no skills to choose from. {hint}, or remove the key.")
     # A typo here would let a tool run without asking, or never offer to allow one for good.
     for key, patterns in (("ask", agent.ask), ("always_allow", agent.always_allow)):
         unknown = [
@@ -58,16 +77,23 @@ def open_toolbox(name: str, agent: AgentSettings, settings: Settings, mcp_tools:
         if unknown:
             raise CannotStart(f"agents.{name}.{key}: {_unknown_tools(unknown, known)}")
 
-    # Evaluated for each request, since MCP servers connect, disconnect and change their tools at any time.
+    # Evaluated for each request, since MCP servers connect, disconnect and change their tools at any time, and so do
+    # the folders of skills.
     def more() -> Iterator[Tool]:
-        chosen = (
+        chosen = [
             tool
             for tool in mcp_tools()
             if agent.tools is None or any(fnmatchcase(tool.spec.name, pattern) for pattern in agent.tools)
-        )
-        return _with_asks(chosen, agent)
+        ]
+        return _with_asks([*chosen, *([use_skill] if skills().skills else [])], agent)
 
-    return Toolbox(_with_asks(own, agent), more=more if settings.mcp else None)
+    return Toolbox(_with_asks(own, agent), more=more if settings.mcp or settings.skills.folders else None)
+
+
+def may_use_skills(agent: AgentSettings, settings: Settings) -> bool:
+    """Return whether the settings give skills to an agent. A list of tools is complete, so it names `use_skill` too."""
+    is_listed = agent.tools is None or "use_skill" in agent.tools
+    return agent.backend is Backend.LLM and is_listed and bool(settings.skills.folders)
 
 
 def _unknown_tools(unknown: Iterable[str], known: Iterable[str]) -> str:
@@ -105,6 +131,8 @@ class ConfiguredAgent:
     toolbox: Toolbox
     workspace: AgentWorkspace
     """The workspace of the session that `AgentRegistry.chosen` was called for."""
+    skills: AgentSkills = NO_SKILLS
+    """The skills that the agent had when `AgentRegistry.chosen` was called."""
     max_iterations: int
     is_coding: bool = False
     """Whether it is a program that speaks ACP. Then it has no provider and no tools of ours."""
@@ -135,6 +163,10 @@ class AgentRegistry:
         self._shared: dict[str, AgentWorkspace] = {}
         self._used_providers: set[str] = set()
         self._agents: dict[str, ConfiguredAgent] = {}
+        self._skills = library = SkillLibrary(settings.skills.folders)
+        self._skill_patterns = {
+            name: agent.skills if may_use_skills(agent, settings) else () for name, agent in settings.agents.items()
+        }
         for name, agent in settings.agents.items():
             is_shared = agent.workspace is WorkspaceMode.SHARED
             folder = (shared_folder if is_shared else private_folders)(self._root, name)
@@ -159,7 +191,9 @@ class AgentRegistry:
                 is_choosable=agent.choosable,
                 about=lineup.about,
                 system=_read_prompt(name, agent, settings),
-                toolbox=open_toolbox(name, agent, settings, mcp.tools),
+                toolbox=open_toolbox(
+                    name, agent, settings, mcp.tools, partial(library.choose, self._skill_patterns[name])
+                ),
                 # Without a session there is no scope. No message has this one, so the folder stays unused.
                 workspace=self._workspace(name, f"agent:{name}"),
                 max_iterations=agent.max_iterations,
@@ -205,7 +239,12 @@ class AgentRegistry:
     def in_scope(self, name: str, scope: str, *, repo: str | None = None) -> ConfiguredAgent:
         """Return an agent with the workspace that it has in `scope`, or with the repository `repo`."""
         workspace = self._repos.get(repo or "") or self._workspace(name, scope)
-        return replace(self._agents[name], workspace=workspace)
+        skills = self._skills.choose(self._skill_patterns.get(name, ()))
+        return replace(self._agents[name], workspace=workspace, skills=skills)
+
+    async def refresh_skills(self) -> None:
+        """Notice changed skills. Call this before a turn chooses its agent."""
+        await self._skills.refresh()
 
     def _workspace(self, agent: str, scope: str) -> AgentWorkspace:
         return self._shared.get(agent) or workspace_of(self._root, agent, self._modes[agent], scope)

@@ -44,8 +44,8 @@ class PromptFacts(Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=256)
-def system_prompt(template: str, facts: PromptFacts, memory: str = "") -> str:
-    """Fill in the placeholders of `template`; add the memory, and the facts without a placeholder, after it."""
+def system_prompt(template: str, facts: PromptFacts, memory: str = "", skills: str = "") -> str:
+    """Fill in the placeholders of `template`; add skills, memory, and the facts without a placeholder, after it."""
     values = {
         "agent": facts.agent,
         "channel": facts.channel,
@@ -64,7 +64,7 @@ def system_prompt(template: str, facts: PromptFacts, memory: str = "") -> str:
         "" if "date" in named else f"Today is {facts.date} ({facts.zone})",
     ]
     rest = " ".join(f"{sentence}." for sentence in sentences if sentence)
-    return "\n\n".join(filter(None, (filled.rstrip(), memory, rest)))
+    return "\n\n".join(filter(None, (filled.rstrip(), skills, memory, rest)))
 
 
 _memory_folder = lru_cache(maxsize=512)(memory_folder)
@@ -115,6 +115,7 @@ class TurnContext:
         # Waits briefly for MCP servers that have just been started: a resumed turn may need one of their tools.
         if self._mcp.servers:
             await self._mcp.wait_ready()
+        await self._agents.refresh_skills()
         session = await self._sessions.load_meta(job.session)
         agent = self._agents.chosen(job.agent, session)
         provider = self._meter.open_provider(
@@ -166,7 +167,7 @@ class TurnContext:
             date=f"{today:%A, %Y-%m-%d}",
             zone=today.tzname() or "",
         )
-        system = system_prompt(agent.system, facts, memory)
+        system = system_prompt(agent.system, facts, memory, agent.skills.text)
         return f"{system}\n\n{inbound.instructions}" if inbound.instructions else system
 
     async def _summarize(self, job: Job, agent: ConfiguredAgent) -> Sequence[Message]:

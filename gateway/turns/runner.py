@@ -220,6 +220,7 @@ class TurnRunner:
             is_private=agent.workspace.is_private,
             locks=self.workspace_locks,
             attachments=self._files.store.folder(job.session),
+            skills=agent.skills.folders,
             memory=self._context.memory_folder(job.scope),
             now=self._context.now,
             send_file=outgoing.add,

@@ -162,3 +162,20 @@ def test_a_repo_outside_the_root_is_named_with_the_fix(tmp_path: Path) -> None:
     (warning,) = load(inside, {"AGENT_WORKSPACE_ROOT": "/srv/src"}).warnings
     assert f"{tmp_path}/app is outside /srv/src" in warning
     assert "$AGENT_WORKSPACE_ROOT overrides it" in warning
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (".", "overlaps with gateway.data_dir"),
+        ("data/skills", "overlaps with gateway.data_dir"),
+        ("agents/main/skills", "agents could change their skills"),
+        ("link", "agents could change their skills"),
+    ],
+)
+def test_skills_lie_where_no_tool_can_change_them(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "link").symlink_to("agents")
+    gateway = '[gateway]\ndata_dir = "data"\nworkspace_root = "agents"\n'
+    config = write_config(tmp_path, f'{gateway}[skills]\nfolders = ["skills", "{path}"]\n')
+    assert message in problems_of(config)["skills.folders[1]"].message

@@ -193,6 +193,7 @@ LLM_VALUES = {
     "provider": "offline",
     "fallbacks": [],
     "tools": [],
+    "skills": ["pdf"],
     "ask": ["shell"],
     "workspace": "shared",
     "max_iterations": 200,

@@ -57,6 +57,12 @@ def test_the_settings_decide_which_tools_need_approval(tmp_path: Path) -> None:
     ("tables", "sentence"),
     [
         ({"agents": {"main": {"ask": ["shel"]}}}, r"agents\.main\.ask: unknown tool shel\. Available: "),
+        ({"agents": {"main": {"skills": ["pdf"]}}}, r"agents\.main\.skills: .* Set skills\.folders"),
+        (
+            {"skills": {"folders": ["/srv"]}, "agents": {"main": {"skills": ["pdf"], "tools": ["plan"]}}},
+            r"agents\.main\.skills: .* Add use_skill to its tools",
+        ),
+        ({"agents": {"main": {"tools": ["use_skill"]}}}, r"unknown tool use_skill\. .* set skills\.folders"),
         ({"mcp": MCP, "agents": {"main": {"ask": ["shel", "box__*"]}}}, r"agents\.main\.ask: unknown tool shel\. "),
         ({"agents": {"main": {"tools": ["fly"]}}}, r"agents\.main\.tools: unknown tool fly"),
         (

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from gateway.agent.toolbox.workspace import open_inside
 from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.conversation import Json, ToolCall
-from gateway.sandbox.bubblewrap import ATTACHMENTS, WORKSPACE
+from gateway.sandbox.bubblewrap import ATTACHMENTS, SKILLS, WORKSPACE
 
 _MAX_FOLDERS = 100
 _MAX_FILES = 500
@@ -121,11 +121,11 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _inside(word: str, folder: str = "") -> str:
-    """Return the path of `word` in the workspace or the attachments, or an empty string if it is in neither."""
+    """Return the path of `word` in the workspace, the attachments or a skill, or an empty string if it is in none."""
     if not word or len(word) > _MAX_PATH or "\0" in word:
         return ""
     path = os.path.normpath(os.path.join(WORKSPACE, folder, word))  # noqa: PTH118 - no file is touched.
-    if PurePosixPath(path).is_relative_to(ATTACHMENTS):
+    if PurePosixPath(path).is_relative_to(ATTACHMENTS) or PurePosixPath(path).is_relative_to(SKILLS):
         return path
     return "" if not PurePosixPath(path).is_relative_to(WORKSPACE) else path[len(WORKSPACE) + 1 :] or "."
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from contextlib import suppress
@@ -16,6 +17,7 @@ from gateway.agent.toolbox.workspace import command_folder
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
 from gateway.sandbox.bubblewrap import (
     ATTACHMENTS,
+    SKILLS,
     SandboxCommand,
     SandboxLimits,
     SandboxUnavailable,
@@ -39,6 +41,7 @@ _MAX_SWEEPS = 40
 _CLEAN_SWEEPS = 3
 _SWEEP_INTERVAL = 0.02
 _ATTACHMENTS_HINT = f"[There is no sandbox here. The files of {ATTACHMENTS} are in the folder $ATTACHMENTS.]"
+_SKILL_PATH = re.compile(rf"(?<![\w./-]){SKILLS}/")
 
 
 def make_shell(settings: ShellSettings) -> Tool:
@@ -54,12 +57,17 @@ def make_shell(settings: ShellSettings) -> Tool:
             raise ToolFailed("Too many commands are running at the moment. Try again in a while.") from late
         try:
             folder = await asyncio.to_thread(command_folder, context)
-            boxed = replace(sandbox_command(command, folder, settings), attachments=context.attachments)
+            boxed = replace(
+                sandbox_command(command, folder, settings), attachments=context.attachments, skills=context.skills
+            )
             try:
                 result = await run_in_sandbox(boxed, settings)
             except SandboxUnavailable as missing:
                 if not settings.allow_unsandboxed:
                     raise ToolFailed(str(missing)) from missing
+                # Here a script of a skill would have all rights of the gateway, which nobody has granted to its author.
+                if context.skills and _names_skill(command, context):
+                    raise ToolFailed("Scripts of skills run only in a sandbox, and this machine has none.") from missing
                 result = await _run_unsandboxed(boxed)
                 if context.attachments is not None and ATTACHMENTS in command:
                     result = replace(result, output=f"{result.output}\n{_ATTACHMENTS_HINT}")
@@ -90,6 +98,10 @@ async def run_in_sandbox(command: SandboxCommand, settings: ShellSettings) -> Pr
     if settings.sandbox_socket:
         return await run_by_service(command, settings.sandbox_socket)
     return await run_sandboxed(command)
+
+
+def _names_skill(command: str, context: ToolContext) -> bool:
+    return bool(_SKILL_PATH.search(command)) or any(str(path) in command for path in context.skills.values())
 
 
 async def _run_unsandboxed(command: SandboxCommand) -> ProcessResult:

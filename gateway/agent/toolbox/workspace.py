@@ -13,7 +13,7 @@ import structlog
 from config.files import make_private_directory
 from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.private_files import CREATE, FILE_MODE, NotAFile, open_private
-from gateway.sandbox.bubblewrap import ATTACHMENTS
+from gateway.sandbox.bubblewrap import ATTACHMENTS, SKILLS
 from gateway.text import excerpt
 
 log = structlog.get_logger()
@@ -24,15 +24,10 @@ _FORMER_COPY = re.compile(r"attachments/([0-9a-f]{8})(-\d+-[^/]+)")
 
 @contextmanager
 def open_inside(context: ToolContext, path: str, flags: int = 0) -> Iterator[int]:
-    """Open a file inside the workspace or the attachments for reading, or a folder with `O_DIRECTORY`."""
+    """Open a file of the workspace, the attachments or a skill for reading, or a folder with `O_DIRECTORY`."""
     with explain_os_errors(path):
-        attachment = _path_in_attachments(context, path)
-        if attachment is None:
-            root = _workspace_root(context)
-            descriptor = open_path(root, parts_inside(root, path) or ["."], flags)
-        else:
-            root, inner = attachment
-            descriptor = open_path(root, parts_inside(root, inner) or ["."], flags)
+        root, inner = _read_only_path(context, path) or (_workspace_root(context), path)
+        descriptor = open_path(root, parts_inside(root, inner) or ["."], flags)
     try:
         yield descriptor
     finally:
@@ -43,8 +38,8 @@ def open_inside(context: ToolContext, path: str, flags: int = 0) -> Iterator[int
 def open_parent(context: ToolContext, path: str) -> Iterator[tuple[int, str]]:
     """Open the folder of `path`, creating it if needed. Yields it with the file's name."""
     with explain_os_errors(path):
-        if _path_in_attachments(context, path) is not None:
-            raise ToolFailed(f"The files in {ATTACHMENTS} cannot be changed. Write to a file in the workspace instead.")
+        if _read_only_path(context, path) is not None:
+            raise ToolFailed(f"{excerpt(path, 200)!r} cannot be changed. Write to a file in the workspace instead.")
         root = _workspace_root(context)
         *folders, name = parts_inside(root, path) or [""]
         if not name:
@@ -88,11 +83,16 @@ def _workspace_root(context: ToolContext) -> Path:
     return not_resolved(context.workspace)
 
 
-def _path_in_attachments(context: ToolContext, path: str) -> tuple[Path, str] | None:
-    """Return the folder of the attachments and the path in it, or None if `path` is in the workspace."""
+def _read_only_path(context: ToolContext, path: str) -> tuple[Path, str] | None:
+    """Return the folder of the attachments or of a skill and the path in it; None if `path` is in the workspace."""
+    given = PurePosixPath(path)
+    if context.skills and given.is_relative_to(SKILLS):
+        name, *inner = given.relative_to(SKILLS).parts or ("",)
+        if name not in context.skills:
+            raise FileNotFoundError
+        return not_resolved(context.skills[name]), str(PurePosixPath(*inner))
     if context.attachments is None:
         return None
-    given = PurePosixPath(path)
     if given.is_relative_to(ATTACHMENTS):
         return not_resolved(context.attachments), str(given.relative_to(ATTACHMENTS))
     former = _FORMER_COPY.fullmatch(str(given))

@@ -45,7 +45,6 @@ class Hit(Struct, frozen=True, kw_only=True):
     snippet: str
     at: datetime
     role: str
-    is_archived: bool = False
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
