@@ -2,11 +2,13 @@
 
 import base64
 import binascii
+import builtins
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
+from time import monotonic
 
 import msgspec
 from aiohttp import web
@@ -39,7 +41,9 @@ from gateway.turns.question import Decision
 
 MESSAGES_PER_WRITE = 100
 MAX_SEARCHED_SESSIONS = 1_000
-"""The newest sessions that a search looks through."""
+"""The newest sessions that a search looks through, and as many archived ones."""
+MAX_LISTING_SECONDS = 2.0
+"""For how long a search lists archived sessions. Those of a large archive are in many files."""
 EXPORT_TYPES = {"jsonl": "application/jsonl", "markdown": "text/markdown; charset=utf-8", "json": "application/json"}
 _SLOW_DOWN = {"Retry-After": "5"}
 _DECISIONS = {"approve": Decision.APPROVED, "deny": Decision.DENIED}
@@ -113,11 +117,11 @@ class SessionApi:
     async def search(self, call: ApiCall) -> t.SearchHits:
         query = call.query_as(t.SearchQuery)
         wanted = SessionFilter(channels=_split(query.channel), agents=_split(query.agent))
-        page = await self._sessions.directory.list(
-            self._programs.visible(call.caller, wanted), limit=MAX_SEARCHED_SESSIONS, offset=0
-        )
-        found = await self._sessions.search(page.sessions, query.q, limit=query.limit)
-        by_key = {session.key: session for session in page.sessions}
+        visible = self._programs.visible(call.caller, wanted)
+        page = await self._sessions.directory.list(visible, limit=MAX_SEARCHED_SESSIONS, offset=0)
+        archived, are_all = await self._archived_to_search(visible)
+        found = await self._sessions.search(page.sessions, query.q, archived=archived, limit=query.limit)
+        by_key = {session.key: session for session in (*archived, *page.sessions)}
         hits = [
             t.SearchHit(
                 session_id=by_key[hit.key].id,
@@ -125,11 +129,25 @@ class SessionApi:
                 role="user" if hit.role == "user" else "agent",
                 text=hit.snippet,
                 timestamp=hit.at,
+                is_archived=hit.is_archived,
             )
             for hit in found.hits
         ]
-        is_complete = not found.stopped_early and page.total <= MAX_SEARCHED_SESSIONS
+        is_complete = not found.stopped_early and page.total <= MAX_SEARCHED_SESSIONS and are_all
         return t.SearchHits(hits=hits, is_complete=is_complete)
+
+    async def _archived_to_search(self, wanted: SessionFilter) -> tuple[builtins.list[SessionMeta], bool]:
+        """Return archived sessions, newest first, and whether these are all."""
+        found: builtins.list[SessionMeta] = []
+        are_all, deadline = True, monotonic() + MAX_LISTING_SECONDS
+        async with aclosing(self._archive.sessions(are_archived=True)) as listed:
+            async for each in listed:
+                if len(found) == MAX_SEARCHED_SESSIONS or monotonic() > deadline:
+                    are_all = False
+                    break
+                if each.meta.id and wanted.accepts(each.meta):
+                    found.append(each.meta)
+        return sorted(found, key=lambda session: session.updated_at, reverse=True), are_all
 
     async def get(self, call: ApiCall) -> web.StreamResponse:
         """Send a session with all its messages, which may be many, so they are sent as they are read."""

@@ -274,6 +274,7 @@ class SearchHit(Response, frozen=True, kw_only=True):
     role: Role
     text: str
     timestamp: UtcTime
+    is_archived: Annotated[bool, Meta(description="The session has to be restored before it can be used.")]
 
 
 class SearchHits(Response, frozen=True, kw_only=True):

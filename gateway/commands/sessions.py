@@ -252,16 +252,18 @@ class SessionCommands:
     async def search(self, call: Call) -> Answer:
         if not call.argument:
             raise Refused("What should I look for? Add some words, like /session search lisbon hotel.")
-        result = await self._sessions.search(self._sessions.last_used(call.routed.scope), call.argument)
+        scope = call.routed.scope
+        archived = [session.meta for session in await self._sessions.archive.list(scope)]
+        result = await self._sessions.search(self._sessions.last_used(scope), call.argument, archived=archived)
         lines = [
-            f"{hit.number}  {hit.title or '(empty)'} · {'you' if hit.role == 'user' else 'agent'}, "
-            f"{ago(hit.at, self._now())}: {hit.snippet}"
+            f"{hit.number}  {hit.title or '(empty)'} · {'archived, ' if hit.is_archived else ''}"
+            f"{'you' if hit.role == 'user' else 'agent'}, {ago(hit.at, self._now())}: {hit.snippet}"
             for hit in result.hits
         ]
         if not lines:
             lines = [f"Nothing found for {excerpt(call.argument, TITLE_WIDTH)}."]
-        if self._sessions.archived_count(call.routed.scope):
-            lines.append("(Archived sessions are not searched. /session list archived shows them.)")
+        if number := next((hit.number for hit in result.hits if hit.is_archived), None):
+            lines.append(f"/session restore {number} brings an archived session back.")
         if result.stopped_early:
             lines.append("(The search stopped early, so there may be more.)")
         return Answer(text="\n".join(lines))

@@ -20,7 +20,8 @@ from gateway.sessions.entries import Entry
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage.archive import ArchivedSession, DamagedArchive
+from gateway.sessions.storage.archive import ArchivedSession
+from gateway.sessions.storage.archived_transcript import DamagedArchive
 from gateway.sessions.storage.interface import Arrival
 from gateway.sessions.store import SessionStore, Then
 from gateway.shards import shard_of

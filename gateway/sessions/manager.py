@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import structlog
+from msgspec.structs import replace
 
 from config import SessionSettings
 from gateway.aio import WorkerThread
@@ -496,16 +497,24 @@ class SessionManager:
         sessions: builtins.list[SessionMeta],
         words: str,
         *,
+        archived: Sequence[SessionMeta] = (),
         limit: int = 10,
         max_bytes: int = 64 * 1024 * 1024,
         max_seconds: float = 3.0,
     ) -> SearchResult:
-        """Find messages of these sessions that contain all `words`, ignoring case, in the order of the sessions."""
+        """Find messages of these sessions that contain all `words`, ignoring case, in the order of the sessions.
+
+        Sessions that are `archived` come after the others.
+        """
         # Committed lines may still wait for the storage thread, which works in order.
         await self._store.storage_thread.submit(lambda: None)
-        search = partial(self._store.storage.search, sessions, words.split(), limit=limit, max_bytes=max_bytes)
+        listed = {session.key for session in sessions}
+        searched = [*sessions, *(session for session in archived if session.key not in listed)]
+        search = partial(self._store.storage.search, searched, words.split(), limit=limit, max_bytes=max_bytes)
         with SearchDeadline(max_seconds) as deadline:
-            return await self._reader.submit(partial(search, deadline=deadline))
+            found = await self._reader.submit(partial(search, deadline=deadline))
+        hits = tuple(hit if hit.key in listed else replace(hit, is_archived=True) for hit in found.hits)
+        return replace(found, hits=hits)
 
     def export_lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a transcript as they are, newlines included, even damaged and unknown ones.

@@ -28,10 +28,10 @@ from gateway.sessions.storage.archive import (
     ArchivedName,
     ArchivedSession,
     ArchiveFiles,
-    DamagedArchive,
     read_with_id,
     transcript_of,
 )
+from gateway.sessions.storage.archived_transcript import DamagedArchive
 from gateway.sessions.storage.codec import UnreadableTranscript
 from gateway.sessions.storage.transcript import lines_forwards
 from gateway.spool import schema

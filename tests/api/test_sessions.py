@@ -362,7 +362,7 @@ async def test_chats_of_people_are_there_too(tmp_path: Path) -> None:
         assert (status, renamed["title"]) == (200, "Ada")
         _, found = await program.call("GET", "/api/search?q=program")
         assert {hit["sessionId"] for hit in found["hits"]} == {session["id"]}
-        assert [hit["role"] for hit in found["hits"]] == ["agent", "user"]
+        assert [(hit["role"], hit["isArchived"]) for hit in found["hits"]] == [("agent", False), ("user", False)]
         exported = await program.request("GET", f"/api/sessions/{session['id']}/export?format=markdown")
         assert "my name is Ada" in await exported.text()
         status, _ = await program.call("POST", f"/api/sessions/{session['id']}/archive")
@@ -371,6 +371,9 @@ async def test_chats_of_people_are_there_too(tmp_path: Path) -> None:
         assert status == 404
         _, page = await program.call("GET", "/api/sessions?archived=true&q=ada")
         assert [each["id"] for each in page["sessions"]] == [session["id"]]
+        _, found = await program.call("GET", "/api/search?q=program")
+        assert [(hit["sessionId"], hit["isArchived"]) for hit in found["hits"]] == [(session["id"], True)] * 2
+        assert found["isComplete"]
         _, page = await program.call("GET", "/api/sessions?archived=true&channel=api")
         assert page["total"] == 0
         status, back = await program.call("POST", f"/api/sessions/{session['id']}/restore")
@@ -379,6 +382,9 @@ async def test_chats_of_people_are_there_too(tmp_path: Path) -> None:
         reader = await program.token_for(TokenScope.READ, TokenScope.PROMPT, TokenScope.MANAGE)
         status, _ = await reader.call("GET", f"/api/sessions/{session['id']}")
         assert status == 404
+        await program.call("POST", f"/api/sessions/{session['id']}/archive")
+        _, found = await reader.call("GET", "/api/search?q=program")
+        assert found["hits"] == []
         _, page = await reader.call("GET", "/api/sessions?channel=loopback")
         assert page["total"] == 0
 

@@ -78,13 +78,19 @@ async def test_a_new_session_counts_those_it_has_archived_if_there_are_many(tmp_
     assert "20 (about 19) and 2 more are in the archive now." in answer
 
 
-async def test_a_search_says_that_it_leaves_out_the_archive(tmp_path: Path) -> None:
+async def test_a_search_finds_archived_sessions_and_says_how_to_restore_them(tmp_path: Path) -> None:
     async with gateway(settings(tmp_path, session=SMALL), Parrot.answering) as (_, chat):
         await talk(chat, "trains", "boats", "planes")
         await ask(chat, "/new")
         found = await ask(chat, "/session search trains")
-        assert "Nothing found" in found
-        assert "Archived sessions are not searched" in found
+        assert "1  about trains · archived, you, " in found
+        assert found.endswith("/session restore 1 brings an archived session back.")
+        await ask(chat, "/session restore 1")
+        found = await ask(chat, "/session search trains")
+        assert "1  about trains · you, " in found
+        assert "restore" not in found
+        await ask(chat, "/session delete 1 yes")
+        assert "Nothing found" in await ask(chat, "/session search trains")
 
 
 async def test_an_archived_session_keeps_its_files_until_it_is_deleted(tmp_path: Path) -> None:

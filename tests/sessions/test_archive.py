@@ -16,7 +16,7 @@ from gateway.errors import Refused
 from gateway.sessions import Leaving, SessionManager, SessionMeta, SessionStatus
 from gateway.sessions import entries as e
 from gateway.sessions.keys import file_name, session_key
-from gateway.sessions.storage.archive import BLOCK
+from gateway.sessions.storage.archived_transcript import BLOCK
 from gateway.sessions.storage.files import FileStorage
 from tests.sessions.conftest import ANN, SCOPE, Clock, OpenManager
 

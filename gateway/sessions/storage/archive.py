@@ -20,21 +20,23 @@ import structlog
 from msgspec.structs import replace
 
 from config.files import Fsync, fsync_directory, make_private_directory
+from gateway.bounded import BoundedDict
 from gateway.private_files import open_private, opened, prepare_private_folder, write_all
 from gateway.sessions.keys import file_name, packed_id, parse_key
 from gateway.sessions.session import SessionMeta, meta_of, with_identity
 from gateway.sessions.state import SessionState, UtcTime
+from gateway.sessions.storage.archived_transcript import BLOCK, GZIP, DamagedArchive
 from gateway.sessions.storage.transcript import header_in
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 ARCHIVE_VERSION = 1
-BLOCK = 256 * 1024
 FILES_PER_SWEEP = 500
+MAX_CACHED = 2_000
+"""Archived sessions whose facts are kept in memory, for scopes that are listed or searched again."""
 
 _UNFINISHED = ".archiving-"
 _NAME = re.compile(r"([1-9][0-9]{0,17})\.(.+\.jsonl)\.gz")
-_GZIP = 31  # The `wbits` of zlib for the format of gzip.
 
 
 class ArchivedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +61,6 @@ class ArchivedName(NamedTuple):
     transcript: str
 
 
-class DamagedArchive(Exception):
-    """A file of the archive cannot be read. The text says why."""
-
-
 _decode = msgspec.json.Decoder(ArchivedSession).decode
 
 
@@ -77,6 +75,8 @@ class ArchiveFiles:
         Some may have been restored or deleted since.
         """
         self._fsync = fsync
+        # By path, the facts of a file and what tells that it was replaced.
+        self._cached = BoundedDict[Path, tuple[tuple[int, int], ArchivedSession]](MAX_CACHED)
         self._are_ids_known = False
         self._unswept: Iterator[ArchivedName] | None = None
 
@@ -104,12 +104,14 @@ class ArchiveFiles:
         try:
             write_all(descriptor, _compressed([msgspec.json.encode(session) + b"\n"]))
             with opened(transcript) as source:
-                packer = zlib.compressobj(wbits=_GZIP)
+                packer = zlib.compressobj(wbits=GZIP)
                 for begin in range(0, size, BLOCK):
                     block = os.pread(source, min(BLOCK, size - begin), begin)
                     if len(block) < min(BLOCK, size - begin):
                         raise OSError(f"{transcript.name} is shorter than it was")
                     write_all(descriptor, packer.compress(block))
+                    if begin + BLOCK < size:  # `ArchivedTranscript` can start here.
+                        write_all(descriptor, packer.flush(zlib.Z_FULL_FLUSH))
                 write_all(descriptor, packer.flush())
             self._fsync(descriptor)
             is_new_folder = not target.parent.exists()
@@ -147,8 +149,21 @@ class ArchiveFiles:
     def in_scope(self, scope: str) -> list[ArchivedSession]:
         """Return the archived sessions of a scope, newest first. Damaged files are left out, after a log line."""
         names = sorted(_names(self.root / folder_of(scope)), key=lambda name: name.number, reverse=True)
-        found = (self.read_if_sound(self.path_of(name)) for name in names)
+        found = (self._read_cached(self.path_of(name)) for name in names)
         return [session for session in found if session is not None and parse_key(session.key)[0] == scope]
+
+    def _read_cached(self, path: Path) -> ArchivedSession | None:
+        try:
+            facts = path.stat()
+        except OSError:
+            return None  # It was restored or deleted in the meantime.
+        version = (facts.st_ino, facts.st_mtime_ns)
+        known, session = self._cached.get(path, (None, None))
+        if session is None or known != version:
+            session = self.read_if_sound(path)
+            if session is not None:
+                self._cached[path] = version, session
+        return session
 
     def find(self, key: str) -> ArchivedSession | None:
         """Return a session if it is in the archive. Raises `DamagedArchive`."""
@@ -265,13 +280,13 @@ def _members(path: Path) -> Iterator[tuple[bytes, bool]]:
     """Yield the content of both members in blocks, and whether each block belongs to the transcript."""
     is_transcript = False
     with os.fdopen(open_private(path), "rb") as file:
-        unpacker = zlib.decompressobj(wbits=_GZIP)
+        unpacker = zlib.decompressobj(wbits=GZIP)
         while packed := unpacker.unconsumed_tail or file.read(BLOCK):
             try:
                 yield unpacker.decompress(packed, BLOCK), is_transcript
                 if unpacker.eof and not is_transcript:
                     is_transcript, rest = True, unpacker.unused_data
-                    unpacker = zlib.decompressobj(wbits=_GZIP)
+                    unpacker = zlib.decompressobj(wbits=GZIP)
                     yield unpacker.decompress(rest, BLOCK), is_transcript
             except zlib.error as error:
                 raise DamagedArchive(f"it cannot be decompressed ({error})") from error
@@ -280,7 +295,7 @@ def _members(path: Path) -> Iterator[tuple[bytes, bool]]:
 
 
 def _compressed(blocks: list[bytes]) -> bytes:
-    packer = zlib.compressobj(wbits=_GZIP)
+    packer = zlib.compressobj(wbits=GZIP)
     return b"".join([*map(packer.compress, blocks), packer.flush()])
 
 

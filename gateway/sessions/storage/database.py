@@ -29,7 +29,8 @@ from gateway.sessions.keys import file_name
 from gateway.sessions.recovery import Recovered, RecoveryReport
 from gateway.sessions.session import SessionMeta
 from gateway.sessions.state import SessionState
-from gateway.sessions.storage.archive import ArchivedSession, DamagedArchive
+from gateway.sessions.storage.archive import ArchivedSession
+from gateway.sessions.storage.archived_transcript import DamagedArchive
 from gateway.sessions.storage.codec import DamagedEntry, UnreadableTranscript, decode
 from gateway.sessions.storage.disk import LOST, Disk
 from gateway.sessions.storage.interface import Arrival

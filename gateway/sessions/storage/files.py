@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
+import structlog
 from msgspec.structs import replace
 
 from config.files import Fsync
@@ -20,7 +22,8 @@ from gateway.sessions.recovery import Recovered
 from gateway.sessions.session import SessionMeta
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage import transcript
-from gateway.sessions.storage.archive import ArchivedSession, DamagedArchive
+from gateway.sessions.storage.archive import ArchivedSession
+from gateway.sessions.storage.archived_transcript import ArchivedTranscript, DamagedArchive
 from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.flush import Flusher
 from gateway.sessions.storage.interface import Arrival
@@ -33,13 +36,15 @@ from gateway.sessions.storage.transfer_files import ExportFile, ImportFile
 from gateway.sessions.storage.verify import VerifyReport, verify
 from gateway.spool import AppendEntries, DropEntries, Operation
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
 
 class FileStorage(Disk):
     """The storage of the files engine. The journal (the spool) has every line before its transcript is written."""
 
     def __init__(self, directory: Path, *, fsync: Fsync = os.fsync) -> None:
         super().__init__(directory, fsync=fsync)
-        self.search_index = SearchIndex(directory / "search.db", self.transcripts)
+        self.search_index = SearchIndex(directory / "search.db", self.transcripts, self.archive)
 
     def close(self) -> None:
         self.search_index.close()
@@ -154,32 +159,49 @@ class FileStorage(Disk):
         """Yield sessions with the lines that are not indexed, and those that may contain all words, last one first."""
         matches = self.search_index.matches([file_name(each.key) for each in sessions], words)
         for each in sessions:
-            path = self.path(each.key)
-            size = 0 if matches is None else matches.sizes.get(path.name, 0)
+            name = file_name(each.key)
+            size = 0 if matches is None else matches.sizes.get(name, 0)
             offsets: Iterable[int] = ()
             if matches is not None and size:
                 # If they are too many, there are soon enough of them.
                 offsets = (
-                    self.search_index.offsets(path.name, words)
+                    self.search_index.offsets(name, words)
                     if matches.offsets is None
-                    else sorted(matches.offsets.get(path.name, ()), reverse=True)
+                    else sorted(matches.offsets.get(name, ()), reverse=True)
                 )
-            lines = _candidate_lines(path, size, offsets)
+            lines = self._candidate_lines(each, size, offsets)
             yield SearchedSession(key=each.key, number=each.number, title=each.title, lines=lines)
+
+    def _candidate_lines(self, session: SessionMeta, indexed: int, offsets: Iterable[int]) -> Iterator[bytes]:
+        """Yield the lines behind the `indexed` bytes of a transcript, the last one first, then those at the offsets."""
+        path, remaining = self.path(session.key), iter(offsets)
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            first = next(remaining, None)
+            if first is not None or session.size > indexed:  # It is archived.
+                yield from self._archived_lines(
+                    session.key, indexed, () if first is None else chain([first], remaining)
+                )
+            return
+        if size < indexed:  # Another program has replaced it.
+            indexed, remaining = 0, iter(())
+        if size > indexed:
+            yield from lines_backwards(path, indexed)
+        if (first := next(remaining, None)) is not None:
+            with opened(path) as descriptor:
+                for offset in chain([first], remaining):
+                    yield line_at(descriptor, offset)
+
+    def _archived_lines(self, key: str, indexed: int, offsets: Iterable[int]) -> Iterator[bytes]:
+        try:
+            with closing(ArchivedTranscript(self.archive.path(key))) as archived:
+                if archived.size > indexed:
+                    yield from archived.lines_backwards(indexed)
+                for offset in offsets:
+                    yield archived.line_at(offset)
+        except DamagedArchive as error:
+            log.warning("archived_session_unreadable", session=key, reason=str(error))
 
     def verify(self) -> VerifyReport:
         return verify(self.index_path, self.transcripts, self.archive)
-
-
-def _candidate_lines(path: Path, start: int, offsets: Iterable[int]) -> Iterator[bytes]:
-    """Yield the lines from `start`, the last one first, then those at the offsets."""
-    size = path.stat().st_size
-    if size < start:  # Another program has replaced it.
-        start, offsets = 0, ()
-    if size > start:
-        yield from lines_backwards(path, start)
-    remaining = iter(offsets)
-    if (first := next(remaining, None)) is not None:
-        with opened(path) as descriptor:
-            for offset in chain([first], remaining):
-                yield line_at(descriptor, offset)

@@ -56,6 +56,8 @@ class Flusher:
         # The search index has a thread of its own, because building it takes long.
         self._search_thread = WorkerThread("sessions-search")
         self._search_index = search_index
+        # Keys of sessions that were archived since the last flush. Their last lines may not be indexed yet.
+        self._archived: set[str] = set()
         self._journal = journal
         self._flushing = asyncio.Lock()
         self._is_index_outdated = False
@@ -93,7 +95,8 @@ class Flusher:
                 self.unflushed = {**unflushed, **self.unflushed}
             elif unpurged:
                 await self._purge(unpurged)
-            self._update_search_index(flushed.names)
+            archived, self._archived = self._archived, set()
+            self._update_search_index({*flushed.keys, *archived})
 
     async def _drop_entries(self, unflushed: Mapping[str, int]) -> bool:
         if self._journal is None or not unflushed:
@@ -105,12 +108,12 @@ class Flusher:
             return False
         return True
 
-    def _update_search_index(self, names: Sequence[str]) -> None:
+    def _update_search_index(self, keys: Collection[str]) -> None:
         update: Callable[[], None]
         if not self._search_index.is_complete:
             update = self._search_index.update_all
-        elif names:
-            update = partial(self._search_index.update, names)
+        elif keys:
+            update = partial(self._search_index.update, keys)
         else:
             return
         self._search_thread.post(update, lambda error: log.error("search_index_failed", reason=str(error)))
@@ -157,8 +160,7 @@ class Flusher:
         if before and not disk.trouble:
             log.info("flush_recovered")
         is_complete = trouble is None and disk.trouble is None
-        flushed = [path.name for path in paths.values()]
-        return _Flushed(encoded=encoded, is_index_written=is_written, is_complete=is_complete, names=flushed)
+        return _Flushed(encoded=encoded, is_index_written=is_written, is_complete=is_complete, keys=[*paths])
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[Mapping[str, int]]:
@@ -182,6 +184,8 @@ class Flusher:
         except OSError as error:
             log.error("transcript_not_deleted", session=key, reason=str(error))  # noqa: TRY400 - the reason is enough.
             return False
+        if is_archived:
+            self._archived.add(key)
         return True
 
     def _delete(self, delete: Callable[[], None], successor: str | None) -> None:
@@ -220,8 +224,8 @@ class _Flushed(NamedTuple):
     is_index_written: bool
     is_complete: bool
     """Everything that was handed to the disk before the flush is durable."""
-    names: Sequence[str]
-    """The file names of the transcripts that have changed."""
+    keys: Sequence[str]
+    """The sessions whose transcripts have changed."""
 
 
 def _all_scopes(snapshot: IndexSnapshot, changed: Mapping[str, EncodedScope]) -> Iterator[tuple[str, EncodedScope]]:

@@ -45,6 +45,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     snippet: str
     at: datetime
     role: str
+    is_archived: bool = False
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):

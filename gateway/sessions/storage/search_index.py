@@ -1,4 +1,4 @@
-"""The search index of transcripts: a SQLite database with FTS5 beside them.
+"""The search index of transcripts, also of archived ones: a SQLite database with FTS5 beside them.
 
 It is a cache. What it lacks is searched by reading the transcripts. If it is lost, damaged or of another version, it is
 built again in the background. It is written after a flush, and only its checkpoints need an fsync.
@@ -10,16 +10,20 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 from msgspec import Struct
 
 from gateway.private_files import CREATE, FILE_MODE, open_private, opened, require_file
+from gateway.sessions.keys import file_name
+from gateway.sessions.storage.archive import ArchiveFiles
+from gateway.sessions.storage.archived_transcript import ArchivedTranscript, DamagedArchive
 from gateway.sessions.storage.search import MAX_MATCHES, ROWS_PER_STEP, match_all, searched_text
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -56,12 +60,22 @@ class Matches(Struct, frozen=True, kw_only=True):
     offsets: dict[str, list[int]] | None
 
 
+class _Source(NamedTuple):
+    """A transcript by the name of its file, and the archived file that has it if there is no such file."""
+
+    name: str
+    archived: Path | None
+
+
 class SearchIndex:
     """Searches run in one thread, and changes in others. Each step holds the lock for some milliseconds."""
 
-    def __init__(self, path: Path, transcripts: Path) -> None:
+    def __init__(self, path: Path, transcripts: Path, archive: ArchiveFiles) -> None:
         self._path = path
         self._transcripts = transcripts
+        self._archive = archive
+        # The archived transcript that is being indexed. Unpacking goes on where the last step has ended.
+        self._unpacked: ArchivedTranscript | None = None
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
@@ -71,34 +85,81 @@ class SearchIndex:
     def update_all(self) -> None:
         """Index what is missing of all transcripts. This may take minutes, and leaves time for others in between."""
         self.is_complete = True
-        with suppress(OSError), os.scandir(self._transcripts) as files:
-            self.update(file.name for file in files if file.name.endswith(".jsonl"))
+        with suppress(OSError):
+            self._update(self._sources())
 
-    def update(self, names: Iterable[str]) -> None:
-        """Index what is missing of these transcripts."""
-        remaining = iter(names)
-        current = next(remaining, None)
+    def update(self, keys: Iterable[str]) -> None:
+        """Index what is missing of the transcripts of these sessions."""
+        self._update(_Source(file_name(key), self._archive.path(key)) for key in keys)
+
+    def _sources(self) -> Iterator[_Source]:
+        with os.scandir(self._transcripts) as files:
+            for file in files:
+                if file.name.endswith(".jsonl"):
+                    yield _Source(file.name, None)
+        for name in self._archive.names():
+            yield _Source(name.transcript, self._archive.path_of(name))
+
+    def _update(self, sources: Iterator[_Source]) -> None:
+        current = next(sources, None)
 
         def step(connection: sqlite3.Connection) -> None:
             nonlocal current
             left = MESSAGES_PER_STEP
             connection.execute("BEGIN")
             while left > 0 and current is not None:
-                is_whole, count = _index_block(connection, self._transcripts / current)
+                is_whole, count = self._index_block(connection, current)
                 left -= 1 + count
                 if is_whole:
-                    current = next(remaining, None)
+                    current = next(sources, None)
             connection.execute("COMMIT")
 
-        while current is not None and not self._is_closed:
-            started = monotonic()
-            try:
-                self._run(step)
-            except (OSError, sqlite3.Error) as error:  # Searches read the transcripts instead.
-                self.is_complete = False
-                log.warning("search_index_not_written", reason=str(error))
-                return
-            sleep(min(MAX_PAUSE, monotonic() - started))
+        try:
+            while current is not None and not self._is_closed:
+                started = monotonic()
+                try:
+                    self._run(step)
+                except (OSError, sqlite3.Error) as error:  # Searches read the transcripts instead.
+                    self.is_complete = False
+                    log.warning("search_index_not_written", reason=str(error))
+                    return
+                sleep(min(MAX_PAUSE, monotonic() - started))
+        finally:
+            self._close_unpacked()
+
+    def _index_block(self, connection: sqlite3.Connection, source: _Source) -> tuple[bool, int]:
+        """Index the next lines of a transcript. Return whether it is whole now, and how many messages were added."""
+        try:
+            with opened(self._transcripts / source.name) as descriptor:
+                size = os.fstat(descriptor).st_size
+                return _index_lines(connection, source.name, size, partial(os.pread, descriptor))
+        except FileNotFoundError:
+            if source.archived is None:
+                return True, 0
+        except OSError:  # It cannot be read.
+            return True, 0
+        try:
+            return self._index_archived(connection, source.name, source.archived)
+        except (OSError, DamagedArchive):  # It was restored or deleted, or cannot be read.
+            return True, 0
+
+    def _index_archived(self, connection: sqlite3.Connection, name: str, path: Path) -> tuple[bool, int]:
+        unpacked = self._unpacked
+        if unpacked is None or unpacked.path != path:
+            self._close_unpacked()
+            unpacked = self._unpacked = ArchivedTranscript(path)
+        # A session whose file is gone was deleted, and its text may have been removed from the index since.
+        elif not path.exists():
+            return True, 0
+        known = connection.execute("SELECT size FROM transcript WHERE name = ?", (name,)).fetchone()
+        if known is not None and known[0] == unpacked.size:  # It has not changed since it was archived.
+            return True, 0
+        return _index_lines(connection, name, unpacked.size, unpacked.read)
+
+    def _close_unpacked(self) -> None:
+        if self._unpacked is not None:
+            self._unpacked.close()
+            self._unpacked = None
 
     def purge(self, names: Sequence[str]) -> None:
         """Remove all text of deleted sessions from the files. Raises `OSError`."""
@@ -257,23 +318,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _index_block(connection: sqlite3.Connection, path: Path) -> tuple[bool, int]:
-    """Index the next lines of a transcript. Return whether it is whole now, and how many messages were added."""
-    try:
-        with opened(path) as descriptor:
-            return _index_lines(connection, path.name, descriptor)
-    except OSError:  # It was archived or deleted, or cannot be read.
-        return True, 0
-
-
-def _index_lines(connection: sqlite3.Connection, name: str, descriptor: int) -> tuple[bool, int]:
+def _index_lines(
+    connection: sqlite3.Connection, name: str, whole: int, read: Callable[[int, int], bytes]
+) -> tuple[bool, int]:
+    """Index the next lines of a transcript of the size `whole`. `read` takes a number of bytes and an offset."""
     known = connection.execute("SELECT id, size, checked FROM transcript WHERE name = ?", (name,)).fetchone()
-    if known is not None and _check(descriptor, known[1]) != known[2]:
+    if known is not None and _check(read, known[1]) != known[2]:
         _remove(connection, known[0])
         known = None
     number, start, _ = known or (None, 0, b"")
     data, end = b"", 0
-    while not end and (block := os.pread(descriptor, BLOCK, start + len(data))):
+    while not end and (block := read(BLOCK, start + len(data))):
         data += block
         end = data.rfind(b"\n") + 1
     if not end:
@@ -289,16 +344,15 @@ def _index_lines(connection: sqlite3.Connection, name: str, descriptor: int) -> 
         offset += len(line) + 1
     connection.executemany("INSERT INTO search_text (rowid, folded) VALUES (?, ?)", rows)
     connection.execute(
-        "UPDATE transcript SET size = ?, checked = ? WHERE id = ?",
-        (start + end, _check(descriptor, start + end), number),
+        "UPDATE transcript SET size = ?, checked = ? WHERE id = ?", (start + end, _check(read, start + end), number)
     )
-    return start + end >= os.fstat(descriptor).st_size, len(rows)
+    return start + end >= whole, len(rows)
 
 
-def _check(descriptor: int, size: int) -> bytes:
+def _check(read: Callable[[int, int], bytes], size: int) -> bytes:
     """Return a digest of the bytes before `size`."""
     start = max(0, size - CHECKED_BYTES)
-    return blake2b(os.pread(descriptor, size - start, start), digest_size=16).digest()
+    return blake2b(read(size - start, start), digest_size=16).digest()
 
 
 def _remove(connection: sqlite3.Connection, number: int) -> None:

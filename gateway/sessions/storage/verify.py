@@ -13,7 +13,8 @@ from gateway.sessions import index
 from gateway.sessions.entries import FORMAT, Header, Unknown
 from gateway.sessions.index import Scope
 from gateway.sessions.keys import file_name
-from gateway.sessions.storage.archive import ArchiveFiles, DamagedArchive, read_about, transcript_of
+from gateway.sessions.storage.archive import ArchiveFiles, read_about, transcript_of
+from gateway.sessions.storage.archived_transcript import DamagedArchive
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.storage.transcript import lines_forwards
 

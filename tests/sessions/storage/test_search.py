@@ -1,5 +1,6 @@
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ async def test_a_snippet_shows_the_text_around_the_hit(manager: SessionManager) 
 
 
 @pytest.mark.parametrize("bounds", [{"limit": 3}, {"max_bytes": 200}, {"max_seconds": 0.0}])
-async def test_a_search_reports_that_it_stopped_at_a_limit(manager: SessionManager, bounds: dict[str, int]) -> None:
+async def test_a_search_reports_that_it_stopped_at_a_limit(manager: SessionManager, bounds: dict[str, Any]) -> None:
     await talk(manager, SCOPE, *["needle"] * 50)
     found = await manager.search(manager.last_used(SCOPE), "needle", **bounds)
     assert found.stopped_early
@@ -169,14 +170,85 @@ async def test_a_deleted_session_is_not_found(manager: SessionManager, is_flushe
     assert [hit.snippet for hit in found.hits] == ["needle three", "needle one"]
 
 
-async def test_only_the_active_copy_of_an_archived_session_is_found(manager: SessionManager) -> None:
+async def search_all(manager: SessionManager, words: str) -> list[tuple[str, bool]]:
+    """Return the snippets of all hits in the scope, and whether they are archived."""
+    archived = [session.meta for session in await manager.archive.list(SCOPE)]
+    found = await manager.search(manager.last_used(SCOPE), words, archived=archived)
+    return [(hit.snippet, hit.is_archived) for hit in found.hits]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_a_message_is_found_once_when_its_session_goes_to_the_archive_and_back(
+    manager: SessionManager,
+    is_flushed: bool,  # noqa: FBT001 - a parameter of the test.
+) -> None:
+    await talk(manager, SCOPE, "needle one", "hay")
+    await talk(manager, SCOPE, "needle two")
+    if is_flushed:
+        await manager.flush()
+    key = manager.last_used(SCOPE)[1].key
+    for _ in range(2):
+        await manager.archive_session(key)
+        for _ in range(2):  # Before and after the flush, which may index it.
+            assert await search_all(manager, "needle") == [("needle two", False), ("needle one", True)]
+            assert await search_all(manager, "hay") == [("hay", True)]
+            await manager.flush()
+        archived = await manager.archive.find(key)
+        assert archived is not None
+        await manager.archive.restore(archived, [])
+        for _ in range(2):
+            assert sorted(await search_all(manager, "needle")) == [("needle one", False), ("needle two", False)]
+            await manager.flush()
+    assert (await manager.search(manager.last_used(SCOPE)[:1], "needle")).hits[0].is_archived is False
+
+
+async def test_short_words_are_found_in_the_archive(manager: SessionManager) -> None:
+    await talk(manager, SCOPE, "an of it")
+    await talk(manager, SCOPE, "hay")
+    await manager.archive_session(manager.last_used(SCOPE)[1].key)
+    assert await search_all(manager, "of") == [("an of it", True)]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_a_deleted_archived_session_is_not_found(manager: SessionManager, is_flushed: bool) -> None:  # noqa: FBT001 - as above.
     await talk(manager, SCOPE, "needle one")
     await talk(manager, SCOPE, "needle two")
-    await manager.flush()
+    key = manager.last_used(SCOPE)[1].key
+    await manager.archive_session(key)
+    if is_flushed:
+        await manager.flush()
+    archived = [session.meta for session in await manager.archive.list(SCOPE)]
+    await manager.delete(key)
+    for _ in range(2):
+        found = await manager.search(manager.last_used(SCOPE), "needle", archived=archived)
+        assert [hit.snippet for hit in found.hits] == ["needle two"]
+        await manager.flush()
+
+
+async def test_archived_messages_are_found_after_a_kill(open_manager: OpenManager) -> None:
+    manager = await open_manager()
+    await talk(manager, SCOPE, "needle one")
+    await talk(manager, SCOPE, "needle two")
     await manager.archive_session(manager.last_used(SCOPE)[1].key)
-    await manager.flush()
-    found = await manager.search(manager.last_used(SCOPE), "needle")
-    assert [hit.snippet for hit in found.hits] == ["needle two"]
+    manager = await open_manager()
+    for _ in range(2):
+        assert await search_all(manager, "needle") == [("needle two", False), ("needle one", True)]
+        await manager.flush()
+
+
+async def test_long_archived_sessions_are_searched_in_all_their_parts(manager: SessionManager) -> None:
+    session = await manager.start_new(SCOPE, agent="main", origin=ANN)
+    texts = [f"needle{number} {'x' * 200_000}" if number % 4 else f"needle{number}" for number in range(12)]
+    await manager.append(session.key, [e.User(content=text) for text in texts])
+    await talk(manager, SCOPE, "hay")
+    await manager.archive_session(session.key)
+    for _ in range(2):
+        for number in (0, 11, 5, 4):
+            snippet, is_archived = (await search_all(manager, f"needle{number}"))[-1]
+            assert snippet.split()[0] == f"needle{number}"
+            assert is_archived
+        assert len(await search_all(manager, "needle")) == 10
+        await manager.flush()
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
