@@ -21,6 +21,7 @@ from config import SessionSettings, Settings
 from gateway.contract import Address, PeerKind
 from gateway.sessions import SessionManager, SessionMeta
 from gateway.sessions import entries as e
+from gateway.spool import Spool
 from gateway.storage import open_storage
 from tests.polling import until
 from tests.postgres.server import PostgresServer, PostgresTemplate, embedded_programs, system_programs
@@ -55,10 +56,10 @@ def rows() -> Iterator[Row]:
     for engine in os.environ.get("BENCH_SEARCH_ENGINES", "files sqlite postgresql").split():
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="bench-", dir=Path.home())))
-            yield from asyncio.run(_measure(engine, folder, _url(engine, folder, stack)))
+            yield from asyncio.run(_measure(engine, folder, storage_url(engine, folder, stack)))
 
 
-def _url(engine: str, folder: Path, stack: ExitStack) -> str:
+def storage_url(engine: str, folder: Path, stack: ExitStack) -> str:
     if engine == "files":
         return "files:"
     if engine == "sqlite":
@@ -72,22 +73,22 @@ def _url(engine: str, folder: Path, stack: ExitStack) -> str:
 
 
 @asynccontextmanager
-async def _opened(url: str, folder: Path) -> AsyncIterator[SessionManager]:
+async def opened(url: str, folder: Path) -> AsyncIterator[tuple[SessionManager, Spool]]:
     settings = Settings.model_validate({"gateway": {"data_dir": folder}, "storage": {"url": url}})
     async with open_storage(settings) as (spool, storage):
         manager = await SessionManager.open(storage, SessionSettings(), lambda: datetime.now(UTC), journal=spool)
         await manager.recover()
-        yield manager
+        yield manager, spool
         await manager.close()
 
 
 async def _measure(engine: str, folder: Path, url: str) -> list[Row]:
-    async with _opened(url, folder) as manager:
-        per_message = await _fill(manager)
+    async with opened(url, folder) as (manager, _):
+        per_message = await fill(manager)
         started = perf_counter()
         await manager.flush()
         if engine == "files":
-            await until(partial(asyncio.to_thread, _is_indexed, folder / "sessions"), within=3600)
+            await until(partial(asyncio.to_thread, is_indexed, folder / "sessions"), within=3600)
         indexed = (perf_counter() - started) / MESSAGES
         many = [meta for scope in itertools.islice(manager.scopes(), 1_001) for meta in manager.list(scope)][-1_000:]
         found: list[Row] = []
@@ -114,9 +115,9 @@ async def _time(manager: SessionManager, sessions: Sequence[SessionMeta], words:
     return Row(what=what, measured=measured, baseline="", target="p50 < 50 ms", is_met=p50 < 50)  # noqa: PLR2004 - the target
 
 
-async def _fill(manager: SessionManager) -> float:
+async def fill(manager: SessionManager) -> float:
     """Store the messages, and return the seconds that each took."""
-    texts = _texts()
+    contents = texts()
     started = perf_counter()
     half = MESSAGES // 2
     origin = Address(channel="bench", kind=PeerKind.DIRECT, peer="x")
@@ -126,12 +127,12 @@ async def _fill(manager: SessionManager) -> float:
             for start in range(0, count, 500):
                 await manager.append(
                     session.key,
-                    [e.User(content=text) for text in itertools.islice(texts, min(500, count - start))],
+                    [e.User(content=text) for text in itertools.islice(contents, min(500, count - start))],
                 )
     return (perf_counter() - started) / MESSAGES
 
 
-def _is_indexed(folder: Path) -> bool:
+def is_indexed(folder: Path) -> bool:
     written = sum(path.stat().st_size for path in (folder / "transcripts").iterdir())
     sleep(0.5)  # Between two looks, which take long themselves.
     with closing(sqlite3.connect(f"file:{folder}/search.db?mode=ro", uri=True, timeout=60)) as file:
@@ -155,9 +156,14 @@ def _small(count: int) -> list[str]:
     return [f"agent:main:bench:direct:{number}" for number in range(count // MESSAGES_PER_SESSION)]
 
 
-def _texts() -> Iterator[str]:
+def vocabulary(rng: random.Random) -> list[str]:
+    """Return the words of the messages, the most frequent first."""
+    return ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 5))) for _ in range(20_000)]
+
+
+def texts() -> Iterator[str]:
     rng = random.Random(5)  # noqa: S311 - a benchmark
-    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 5))) for _ in range(20_000)]
+    words = vocabulary(rng)
     weights = list(itertools.accumulate(1 / rank for rank in range(1, len(words) + 1)))
     for number in itertools.count(1):
         text = " ".join(rng.choices(words, cum_weights=weights, k=rng.randint(5, 60)))

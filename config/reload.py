@@ -189,6 +189,7 @@ APPLIED = frozenset(
         "session.identity_links",
         "session.idle_minutes",
         "session.max_messages",
+        "session.recall_linked",
         "session.ttl_days",
         "skills.folders",
         "tools.fetch.max_bytes",

@@ -64,6 +64,35 @@ _DM_SCOPES = {2: DmScope.PER_PEER, 3: DmScope.PER_CHANNEL_PEER, 4: DmScope.PER_A
 """By the number of parts after the agent in the key of a direct scope."""
 
 
+def linked_scopes(settings: Settings, scope: str) -> tuple[str, ...]:
+    """Return the other direct scopes of the same person with the same agent, by the links of the settings.
+
+    A scope of a group, of a program or of a person without links has none.
+    """
+    parts = scope.split(":")
+    name, agent = parts[-1].removeprefix("~"), ":".join(parts[:2])
+    # An encoded id never begins with `~`, so it cannot pass for a linked name.
+    if not parts[-1].startswith("~") or parts[-2] != "direct":
+        return ()
+    channels = dict.fromkeys(each.partition(":")[0] for each in settings.session.identity_links.get(name, ()))
+    found: list[str] = []
+    match settings.session.dm_scope:
+        case DmScope.PER_CHANNEL_PEER:
+            found = [f"{agent}:{channel}:direct:~{name}" for channel in channels]
+        case DmScope.PER_ACCOUNT_CHANNEL_PEER:
+            tables = settings.channels
+            found = [
+                f"{agent}:{channel}:{account}:direct:~{name}"
+                for channel in channels
+                for account in (tables[channel].account_names() if channel in tables else (_DEFAULT_ACCOUNT,))
+            ]
+        case DmScope.MAIN | DmScope.PER_PEER:  # They have one scope for all channels.
+            pass
+        case _ as never:
+            assert_never(never)
+    return tuple(each for each in found if each != scope) if scope in found else ()
+
+
 def is_reachable(settings: Settings, scope: str) -> bool:
     """Return whether a message can get to a scope that exists, by the scopes and links of the settings."""
     rest = scope.split(":")[2:]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from config import Binding, DmScope, GroupScope, SessionSettings, Settings
 from gateway.contract import Address, PeerKind, Sender
 from gateway.errors import Refused
-from gateway.routing import is_reachable, route
+from gateway.routing import is_reachable, linked_scopes, route
 from gateway.sessions.keys import parse_key
 
 ALICE = Sender(id="alice-1")
@@ -202,6 +202,67 @@ def test_the_scope_of_a_message_is_reachable(
     except Refused:
         return
     assert is_reachable(settings, scope)
+
+
+@given(addresses, senders, addresses, senders, st.sampled_from(DmScope), st.sampled_from(GroupScope), links)
+def test_a_scope_is_linked_only_with_direct_scopes_of_the_same_person(
+    one: Address,
+    his: Sender,
+    other: Address,
+    her: Sender,
+    dm: DmScope,
+    group: GroupScope,
+    linked: dict[str, list[tuple[str, str]]],
+) -> None:
+    owners = {f"{channel}:{peer}": name for name, ids in linked.items() for channel, peer in ids}
+    owners |= {f"{one.channel}:{one.peer}": "ann"} if one.kind is PeerKind.DIRECT else {}
+    names = {name: tuple(each for each, owner in owners.items() if owner == name) for name in {*linked, "ann"}}
+    session = SessionSettings.model_construct(dm_scope=dm, group_scope=group, identity_links=names)
+    settings = Settings().model_copy(update={"session": session})
+    try:
+        scope, others = route(settings, one, his).scope, route(settings, other, her).scope
+    except Refused:
+        return
+    found = linked_scopes(settings, scope)
+    assert scope not in found
+    if one.kind is not PeerKind.DIRECT:
+        assert found == ()
+    if others in found:
+        person = owners.get(f"{one.channel}:{one.peer}")
+        assert person is not None
+        assert owners.get(f"{other.channel}:{other.peer}") == person
+        assert other.kind is PeerKind.DIRECT
+        assert scope in linked_scopes(settings, others)
+
+
+LINKED = {"ada": ("telegram:42", "discord:7", "discord:8"), "bob": ("discord:9",)}
+
+
+@pytest.mark.parametrize(
+    ("dm_scope", "scope", "linked"),
+    [
+        (DmScope.PER_CHANNEL_PEER, "agent:main:telegram:direct:~ada", ("agent:main:discord:direct:~ada",)),
+        (DmScope.PER_CHANNEL_PEER, "agent:ops:discord:direct:~ada", ("agent:ops:telegram:direct:~ada",)),
+        (DmScope.PER_CHANNEL_PEER, "agent:main:discord:direct:~bob", ()),
+        (DmScope.PER_CHANNEL_PEER, "agent:main:telegram:direct:5", ()),
+        (DmScope.PER_CHANNEL_PEER, "agent:main:telegram:direct:%7Eada", ()),
+        (DmScope.PER_CHANNEL_PEER, "agent:main:telegram:group:~ada", ()),
+        (DmScope.PER_CHANNEL_PEER, "agent:main:telegram:group:5:sender:42", ()),
+        (DmScope.PER_CHANNEL_PEER, "agent:main:irc:direct:~ada", ()),  # A link of an older configuration.
+        (
+            DmScope.PER_ACCOUNT_CHANNEL_PEER,
+            "agent:main:telegram:default:direct:~ada",
+            ("agent:main:discord:default:direct:~ada",),
+        ),
+        (DmScope.PER_PEER, "agent:main:direct:~ada", ()),
+        (DmScope.MAIN, "agent:main:main", ()),
+    ],
+)
+def test_the_linked_scopes_of_a_person_are_those_of_the_other_channels(
+    dm_scope: DmScope, scope: str, linked: tuple[str, ...]
+) -> None:
+    chosen = Settings().model_copy(update={"session": SessionSettings(dm_scope=dm_scope, identity_links=LINKED)})
+    assert linked_scopes(chosen, scope) == linked
 
 
 @pytest.mark.parametrize(

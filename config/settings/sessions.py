@@ -32,6 +32,11 @@ class SessionSettings(Table):
         default_factory=dict,
         description='The ids of one person on several platforms, like ["telegram:1", "discord:2"].',
     )
+    recall_linked: Flag = Field(
+        default=False,
+        description="Whether the agent's recall in a direct chat also finds what the same person has said on other "
+        "channels, by identity_links.",
+    )
     max_messages: Integer = Field(
         default=50, ge=1, description="How many messages before the current turn the model sees."
     )

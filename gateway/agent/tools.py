@@ -17,6 +17,7 @@ from gateway.agent.protocol import ToolSpec
 from gateway.agent.workspace_lock import WorkspaceLocks
 from gateway.conversation import Json, ToolCall, ToolOutcome
 from gateway.errors import Refused
+from gateway.memory.statement import Statement
 from gateway.text import clean, excerpt
 
 P = ParamSpec("P")
@@ -42,6 +43,36 @@ async def cannot_remind(_text: str, _when: str) -> str:
     raise Refused("reminders cannot be set here")
 
 
+class FoundStatement(Struct, frozen=True, kw_only=True):
+    """A statement of the memory. `channel` is that of another chat of the same person; empty: it is of this chat."""
+
+    statement: Statement
+    channel: str = ""
+
+
+class FoundMessage(Struct, frozen=True, kw_only=True):
+    """A message of a session, or a part of it. The number of the session counts in its own chat only."""
+
+    session: int
+    is_archived: bool
+    channel: str
+    """As in `FoundStatement`."""
+    at: datetime
+    role: str
+    text: str
+
+
+class Recalled(Struct, frozen=True, kw_only=True):
+    """What is known about a query, the best first."""
+
+    statements: tuple[FoundStatement, ...] = ()
+    messages: tuple[FoundMessage, ...] = ()
+
+
+Recall = Callable[[str], Awaitable[Recalled]]
+"""Looks up a query in the memory and the conversations of the scope."""
+
+
 class ToolContext(Struct, frozen=True, kw_only=True):
     """The things that a tool may touch. Workspace and memory belong to the conversation's scope."""
 
@@ -60,6 +91,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     now: Callable[[], datetime]
     send_file: SendFile = cannot_send
     remind: Remind = cannot_remind
+    recall: Recall | None = None
+    """None: there are no conversations, only the memory."""
 
 
 class ToolFailed(Exception):

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import structlog
 
 from config.files import fsync_directory, make_private_directory, write_atomically
 from gateway.bounded import BoundedDict
+from gateway.memory.statement import Statement, parse
 from gateway.memory.store import MAX_BYTES, MemoryStore
 from gateway.private_files import read_private
 from gateway.shards import shard_of
@@ -72,6 +73,15 @@ class SharedMemory:
             self._known[folder] = (epoch, {name: stamp for name, stamp in stamps.items() if name in stored})
             also = [SetFact(name=old, value=None)] if notes is not None else []
             await self._store(scope, folder, also)
+
+    async def statements(self, scope: str, folder: Path) -> Sequence[Statement]:
+        """Return the statements of a scope, even if another node owns it. Raises `OSError` or the spool's errors."""
+        if self._spool.shards is None or shard_of(scope) in self._spool.shards:
+            await self.fetch(scope, folder)
+            return (await asyncio.to_thread(MemoryStore(folder).read)).statements
+        facts = await self._spool.facts(f"{MEMORY_FACTS}{folder.name}/")
+        parts = (part for name in sorted(facts) for part in parse(facts[name], file=name.rpartition("/")[2]))
+        return [part for part in parts if isinstance(part, Statement)]
 
     async def store(self, scope: str, folder: Path) -> None:
         if self._spool.shards is None:

@@ -51,7 +51,7 @@ from gateway.sessions.storage.database import DatabaseStorage
 from gateway.sessions.storage.files import FileStorage
 from gateway.sessions.storage.interface import SessionStorage
 from gateway.sessions.storage.journal import Journal
-from gateway.sessions.storage.search import SearchDeadline, SearchResult
+from gateway.sessions.storage.search import SNIPPET_WIDTH, SearchDeadline, SearchResult
 from gateway.sessions.storage.verify import VerifyReport
 from gateway.sessions.store import SessionStore, Then
 from gateway.shards import Shards
@@ -498,21 +498,24 @@ class SessionManager:
         words: str,
         *,
         archived: Sequence[SessionMeta] = (),
+        counted: Sequence[str] = (),
         limit: int = 10,
+        width: int = SNIPPET_WIDTH,
         max_bytes: int = 64 * 1024 * 1024,
         max_seconds: float = 3.0,
     ) -> SearchResult:
         """Find messages of these sessions that contain all `words`, ignoring case, in the order of the sessions.
 
-        Sessions that are `archived` come after the others.
+        Sessions that are `archived` come after the others. Each hit has a snippet of up to `width` characters, and says
+        which of the `counted` words it contains.
         """
         # Committed lines may still wait for the storage thread, which works in order.
         await self._store.storage_thread.submit(lambda: None)
         listed = {session.key for session in sessions}
         searched = [*sessions, *(session for session in archived if session.key not in listed)]
-        search = partial(self._store.storage.search, searched, words.split(), limit=limit, max_bytes=max_bytes)
+        search = partial(self._store.storage.search, searched, words.split(), counted=counted, limit=limit, width=width)
         with SearchDeadline(max_seconds) as deadline:
-            found = await self._reader.submit(partial(search, deadline=deadline))
+            found = await self._reader.submit(partial(search, max_bytes=max_bytes, deadline=deadline))
         hits = tuple(hit if hit.key in listed else replace(hit, is_archived=True) for hit in found.hits)
         return replace(found, hits=hits)
 

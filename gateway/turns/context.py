@@ -24,6 +24,7 @@ from gateway.sessions import SessionManager
 from gateway.spool import Spool
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.compaction import OVERFLOW, CompactionRequest, Compactor
+from gateway.turns.recall import Recall
 from gateway.turns.usage import Meter, MeteredProvider, person_of
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -95,6 +96,7 @@ class TurnContext:
         self._data_dir = live.settings.gateway.data_dir
         self._memory = MemoryCache(self._data_dir / "memory")
         self.shared_memory = SharedMemory(spool, self._memory.forget)
+        self.recall = Recall(live, sessions, self.shared_memory)
 
     def now(self) -> datetime:
         """Return the time in the configured time zone."""

@@ -225,6 +225,7 @@ class TurnRunner:
             now=self._context.now,
             send_file=outgoing.add,
             remind=partial(self._reminders.make, job),
+            recall=partial(self._context.recall.find, job.scope, job.turn),
         )
         # A chat that has not asked gets the whole answer at once, and no drafts.
         is_hidden = job.inbound.is_answered_elsewhere

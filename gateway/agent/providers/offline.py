@@ -41,7 +41,7 @@ _REPORTS = {
     "read_file": "Here it is:\n\n{block}",
     "remember": "{output} Ask me `what do you remember` at any time.",
     "remind": "{output}",
-    "recall": "Here's what I find in my notes:\n\n{output}",
+    "recall": "Here's what I find:\n\n{output}",
 }
 
 

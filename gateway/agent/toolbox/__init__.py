@@ -3,7 +3,8 @@
 from config import ToolSettings
 from gateway.agent.toolbox.chat import current_time, plan, remind, send_file
 from gateway.agent.toolbox.files import edit_file, list_files, read_file, search_files, write_file
-from gateway.agent.toolbox.notes import recall, remember
+from gateway.agent.toolbox.notes import remember
+from gateway.agent.toolbox.recall import recall
 from gateway.agent.toolbox.search import make_search
 from gateway.agent.toolbox.shell import make_shell
 from gateway.agent.toolbox.web import make_fetch

@@ -1,12 +1,10 @@
-"""The note tools: statements that an agent adds to the memory of its scope, and looks up there."""
+"""The tool `remember`: adds statements to the memory of a scope."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
 import structlog
-from msgspec import Meta
 
 from gateway.agent.tools import ToolContext, ToolFailed, tool
 from gateway.errors import Refused
@@ -14,8 +12,6 @@ from gateway.memory.statement import Statement, clean
 from gateway.memory.store import MAX_STATEMENTS, MAX_TEXT, MemoryStore
 
 log = structlog.get_logger()
-
-_MAX_RECALLED = 50
 
 
 @tool
@@ -28,7 +24,7 @@ async def remember(context: ToolContext, text: str) -> str:
         raise ToolFailed(f"A note can have at most {MAX_TEXT} characters. Remember a shorter version.")
     day = f"{context.now():%Y-%m-%d}"
     note = Statement(text=text, noted=day)
-    with _explain_os_errors("The note could not be saved"):
+    with explain_os_errors("The note could not be saved"):
         added = await asyncio.to_thread(MemoryStore(context.memory).add, [note], day=day)
     if not added.new:
         return "That is noted already."
@@ -37,26 +33,8 @@ async def remember(context: ToolContext, text: str) -> str:
     return "Noted."
 
 
-@tool(concurrent=True)
-async def recall(
-    context: ToolContext,
-    query: Annotated[str, Meta(description="Words that are in the note; all notes without it.")] = "",
-) -> str:
-    """Look up saved notes, newest first."""
-    with _explain_os_errors("The notes cannot be read"):
-        statements = (await asyncio.to_thread(MemoryStore(context.memory).read)).statements
-    words = query.casefold().split()
-    found = [each for each in reversed(statements) if all(word in each.text.casefold() for word in words)]
-    if not found:
-        return f"No note contains {query!r}." if statements and words else "There are no notes yet."
-    lines = [f"- {each.text}" + (f" ({each.day})" if each.day else "") for each in found[:_MAX_RECALLED]]
-    if len(found) > _MAX_RECALLED:
-        lines.append(f"... and {len(found) - _MAX_RECALLED} older ones")
-    return "\n".join(lines)
-
-
 @contextmanager
-def _explain_os_errors(failure: str) -> Iterator[None]:
+def explain_os_errors(failure: str) -> Iterator[None]:
     """Turn an error of the disk into `ToolFailed`, and log it: only the operator can fix it."""
     try:
         yield

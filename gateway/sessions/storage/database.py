@@ -447,12 +447,16 @@ class DatabaseStorage:
         sessions: Sequence[SessionMeta],
         words: Sequence[str],
         *,
+        counted: Sequence[str],
         limit: int,
+        width: int,
         max_bytes: int,
         deadline: SearchDeadline,
     ) -> SearchResult:
         searched = candidates(self._rows.all, self.row_search, sessions, words)
-        return search(searched, words, limit=limit, max_bytes=max_bytes, deadline=deadline)
+        return search(
+            searched, words, counted=counted, limit=limit, width=width, max_bytes=max_bytes, deadline=deadline
+        )
 
     def verify(self) -> VerifyReport:
         """Decode all entries, and compare the row of each session with them."""

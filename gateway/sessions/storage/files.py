@@ -148,12 +148,16 @@ class FileStorage(Disk):
         sessions: Sequence[SessionMeta],
         words: Sequence[str],
         *,
+        counted: Sequence[str],
         limit: int,
+        width: int,
         max_bytes: int,
         deadline: SearchDeadline,
     ) -> SearchResult:
         searched = self._candidates(sessions, [fold(word) for word in words if word])
-        return search(searched, words, limit=limit, max_bytes=max_bytes, deadline=deadline)
+        return search(
+            searched, words, counted=counted, limit=limit, width=width, max_bytes=max_bytes, deadline=deadline
+        )
 
     def _candidates(self, sessions: Sequence[SessionMeta], words: Sequence[str]) -> Iterator[SearchedSession]:
         """Yield sessions with the lines that are not indexed, and those that may contain all words, last one first."""

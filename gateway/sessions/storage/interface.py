@@ -192,11 +192,17 @@ class SessionStorage(Protocol):
         sessions: Sequence[SessionMeta],
         words: Sequence[str],
         *,
+        counted: Sequence[str],
         limit: int,
+        width: int,
         max_bytes: int,
         deadline: SearchDeadline,
     ) -> SearchResult:
-        """Find the messages of these sessions that contain all `words`, ignoring case, in the order of the sessions."""
+        """Find the messages of these sessions that contain all `words`, ignoring case, in the order of the sessions.
+
+        Archived sessions may be among them. Each hit has a snippet of up to `width` characters, and says which of the
+        `counted` words it contains.
+        """
 
     def verify(self) -> VerifyReport:
         """Check everything, and change nothing."""

@@ -46,6 +46,10 @@ class Hit(Struct, frozen=True, kw_only=True):
     at: datetime
     role: str
     is_archived: bool = False
+    seq: int = 0
+    turn: str | None = None
+    found: tuple[str, ...] = ()
+    """The words that it contains, of those that were counted."""
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
@@ -129,9 +133,16 @@ def match_all(words: Sequence[str]) -> str:
 
 
 def search(
-    sessions: Iterable[SearchedSession], words: Sequence[str], *, limit: int, max_bytes: int, deadline: SearchDeadline
+    sessions: Iterable[SearchedSession],
+    words: Sequence[str],
+    *,
+    counted: Sequence[str] = (),
+    limit: int,
+    width: int = SNIPPET_WIDTH,
+    max_bytes: int,
+    deadline: SearchDeadline,
 ) -> SearchResult:
-    """Find the messages that contain all `words`, ignoring case."""
+    """Find the messages that contain all `words`, ignoring case. Each hit says which of the `counted` it contains."""
     wanted = [fold(word) for word in words if word]
     hits: list[Hit] = []
     if not wanted:
@@ -155,7 +166,7 @@ def search(
             return SearchResult(hits=tuple(hits), stopped_early=True)
         # Folding the case may have moved the position a little, which does not matter for a snippet.
         start = max(0, min(folded.find(word) for word in wanted) - SNIPPET_LEAD)
-        snippet = excerpt(entry.content[start : start + 4 * SNIPPET_WIDTH], SNIPPET_WIDTH)
+        snippet = excerpt(entry.content[start : start + 4 * width], width)
         hits.append(
             Hit(
                 key=session.key,
@@ -164,6 +175,9 @@ def search(
                 snippet=("…" if start else "") + snippet,
                 at=entry.ts,
                 role="user" if isinstance(entry, User) else "assistant",
+                seq=entry.seq,
+                turn=entry.turn,
+                found=tuple(word for word in counted if fold(word) in folded),
             )
         )
     return SearchResult(hits=tuple(hits), stopped_early=False)

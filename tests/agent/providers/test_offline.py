@@ -42,7 +42,7 @@ async def test_a_note_is_remembered_and_recalled(context: ToolContext) -> None:
     events = await turn("what do you remember about the key", context)
     done = events[-1]
     assert isinstance(done, Done)
-    assert "- the key is under the mat (2026-03-01)" in done.text
+    assert 'note 1 (noted 2026-03-01): "the key is under the mat"' in done.text
 
 
 async def test_a_path_outside_the_workspace_is_refused(context: ToolContext) -> None:

@@ -188,7 +188,7 @@ def reported(name: str, output: str, *, is_error: bool = False) -> str | ToolReq
         ("list_files", "a.txt", "Here's what's in the workspace:\n\n```\na.txt\n```"),
         ("read_file", "a {b}\n````\nc", "Here it is:\n\n`````\na {b}\n````\nc\n`````"),
         ("remember", "Noted.", "Noted. Ask me `what do you remember` at any time."),
-        ("recall", "- tea", "Here's what I find in my notes:\n\n- tea"),
+        ("recall", "- tea", "Here's what I find:\n\n- tea"),
         ("fetch", "x", "`fetch` says:\n\n```\nx\n```"),
     ],
 )

@@ -14,14 +14,20 @@ from gateway.memory.store import MAX_STATEMENTS
 async def test_a_note_is_kept_and_recalled(context: ToolContext) -> None:
     assert await remember.run(context, {"text": " The key is\nunder the mat. "}) == "Noted."
     assert await remember.run(context, {"text": "Ada likes tea"}) == "Noted."
-    assert await recall.run(context, {}) == "- Ada likes tea (2026-03-01)\n- The key is\nunder the mat. (2026-03-01)"
-    assert await recall.run(context, {"query": "MAT key"}) == "- The key is\nunder the mat. (2026-03-01)"
-    assert await recall.run(context, {"query": "coffee"}) == "No note contains 'coffee'."
+    assert await recall.run(context, {}) == (
+        '- note 2 (noted 2026-03-01): "Ada likes tea"\n- note 1 (noted 2026-03-01): "The key is\\nunder the mat."'
+    )
+    assert await recall.run(context, {"query": "MAT key"}) == (
+        '- note 1 (noted 2026-03-01): "The key is\\nunder the mat."'
+    )
+    assert await recall.run(context, {"query": "coffee"}) == (
+        "Nothing was found for 'coffee'. Try fewer or other words."
+    )
 
 
 async def test_recalling_without_notes_says_so(context: ToolContext) -> None:
     assert await recall.run(context, {}) == "There are no notes yet."
-    assert await recall.run(context, {"query": "key"}) == "There are no notes yet."
+    assert (await recall.run(context, {"query": "key"})).startswith("Nothing was found")
 
 
 async def test_a_note_is_a_line_of_a_readable_file(context: ToolContext) -> None:
@@ -63,15 +69,15 @@ async def test_a_note_that_is_empty_or_too_long_is_refused(text: str, context: T
 async def test_a_known_note_is_not_saved_again(context: ToolContext) -> None:
     await remember.run(context, {"text": "Ada likes tea"})
     assert await remember.run(context, {"text": "ada likes tea."}) == "That is noted already."
-    assert await recall.run(context, {}) == "- Ada likes tea (2026-03-01)"
+    assert await recall.run(context, {}) == '- note 1 (noted 2026-03-01): "Ada likes tea"'
 
 
 async def test_the_oldest_note_is_dropped_at_the_limit(context: ToolContext) -> None:
     context.memory.mkdir(parents=True)
     file(context).write_text("".join(f"- [{number}] note {number}\n" for number in range(1, MAX_STATEMENTS + 1)))
     assert "oldest" in await remember.run(context, {"text": "newest"})
-    assert await recall.run(context, {"query": "note 1"}) != "- note 1 (2026-03-01)"
-    assert await recall.run(context, {"query": "newest"}) == "- newest (2026-03-01)"
+    assert '"note 1"' not in await recall.run(context, {"query": "note 1"})
+    assert await recall.run(context, {"query": "newest"}) == f'- note {MAX_STATEMENTS + 1} (noted 2026-03-01): "newest"'
 
 
 async def test_notes_added_at_the_same_time_are_all_kept(context: ToolContext) -> None:
