@@ -12,6 +12,7 @@ from bench import (
     coding_agents,
     commands,
     context,
+    documents,
     first_token,
     gateway,
     growth,
@@ -46,6 +47,7 @@ PARTS = {
     "api": api,
     "api_list": api_list,
     "context": context,
+    "documents": documents,
     "coding": coding_agents,
 }
 

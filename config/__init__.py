@@ -13,6 +13,7 @@ from config.settings.roles import BUILT_IN_ROLES, GUEST_ROLE, MEMBER_ROLE, OWNER
 from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import (
+    DocumentSettings,
     FetchSettings,
     FileSettings,
     McpSettings,
@@ -60,6 +61,7 @@ __all__ = [
     "ConfigError",
     "DmPolicy",
     "DmScope",
+    "DocumentSettings",
     "FetchSettings",
     "FileSettings",
     "FileSharing",

@@ -82,7 +82,7 @@ class Settings(Table):
         "cluster": {},
         "api": {},
         "limits": {},
-        "tools": {"shell": {}, "fetch": {}, "search": {}},
+        "tools": {"shell": {}, "fetch": {}, "search": {}, "documents": {}},
         "skills": {},
         "files": {},
         "transcription": {},

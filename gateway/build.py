@@ -53,6 +53,7 @@ from gateway.daemon import SHARED_FACTS, Daemon, ProcessControls
 from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
 from gateway.database.node_lease import NodeLease
 from gateway.descriptors import connections_within, descriptor_limit
+from gateway.documents.conversion import DocumentConverter
 from gateway.files.download import AttachmentDownloads
 from gateway.files.migration import migrate_workspaces
 from gateway.files.shared import shared_files
@@ -225,7 +226,10 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         leads=None if lease is None else posts.lead,
         max_poll_seconds=None if lease is None else lease.seconds / 4,
     )
-    downloads = AttachmentDownloads(live=live, store=store, sessions=sessions, channels=channels.by_identity)
+    documents = DocumentConverter(lambda: live.settings.tools)
+    downloads = AttachmentDownloads(
+        live=live, store=store, sessions=sessions, channels=channels.by_identity, documents=documents
+    )
     uploads = FileRoutes(store, lambda: live.settings.files.max_bytes, now)
     reactions = WaitingReactions(channels.by_identity)
     delivery = Delivery(
@@ -524,6 +528,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         placement=placement,
         slots=slots,
         locks=turns.workspace_locks,
+        documents=documents,
         now=now,
     )
     session_turns = SessionTurns(

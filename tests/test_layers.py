@@ -47,6 +47,7 @@ PACKAGES = (
     "memory",
     # The model and its tools.
     "sandbox",
+    "documents",
     "safe_http",
     "web_search",
     "skills",

@@ -152,12 +152,27 @@ class SearchSettings(Table):
         return headers
 
 
+class DocumentSettings(Table):
+    """Documents that are read as text: attachments, files of the workspace and pages that are no HTML."""
+
+    timeout: Seconds = Field(default=30.0, ge=1, le=40, description="How many seconds one document may take.")
+    memory_mb: Integer = Field(
+        default=1024, ge=256, le=1024 * 1024, description="How much memory one document may take, in MB."
+    )
+    max_bytes: Integer = Field(
+        default=20_000_000, ge=10_000, le=500_000_000, description="The largest document that is read, in bytes."
+    )
+
+
 class ToolSettings(Table):
     """The built-in tools."""
 
     shell: ShellSettings = Field(default_factory=ShellSettings, description="The tool that runs commands.")
     fetch: FetchSettings = Field(default_factory=FetchSettings, description="The tool that fetches pages.")
     search: SearchSettings = Field(default_factory=SearchSettings, description="The tool that searches the web.")
+    documents: DocumentSettings = Field(
+        default_factory=DocumentSettings, description="Documents that are read as text."
+    )
 
 
 class SkillSettings(Table):

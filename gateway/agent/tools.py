@@ -16,6 +16,7 @@ from msgspec import Struct
 from gateway.agent.protocol import ToolSpec
 from gateway.agent.workspace_lock import WorkspaceLocks
 from gateway.conversation import Json, ToolCall, ToolOutcome
+from gateway.documents.conversion import DocumentConverter
 from gateway.errors import Refused
 from gateway.memory.statement import Statement
 from gateway.text import clean, excerpt
@@ -89,6 +90,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     memory: Path
     """The folder with the memory files of the scope, which need not exist."""
     now: Callable[[], datetime]
+    documents: DocumentConverter = msgspec.field(default_factory=DocumentConverter)
+    """Shared by all sessions, since few documents are converted at the same time."""
     send_file: SendFile = cannot_send
     remind: Remind = cannot_remind
     recall: Recall | None = None

@@ -13,6 +13,7 @@ from gateway.aio import backoff_delays
 from gateway.bounded import BoundedDict
 from gateway.contract import Attachment, AttachmentKind, Channel
 from gateway.contract.abilities import abilities_of
+from gateway.documents.conversion import DocumentConverter
 from gateway.errors import ChannelError, Refused, Transient, Undeliverable
 from gateway.files.identify import safe_name
 from gateway.files.store import UPLOADS, FileStore, StoredFile, TooLarge, folder_of
@@ -37,12 +38,19 @@ class AttachmentDownloads:
     """
 
     def __init__(
-        self, *, live: Live, store: FileStore, sessions: SessionManager, channels: Mapping[tuple[str, str], Channel]
+        self,
+        *,
+        live: Live,
+        store: FileStore,
+        sessions: SessionManager,
+        channels: Mapping[tuple[str, str], Channel],
+        documents: DocumentConverter,
     ) -> None:
         self._live = live
         self.store = store
         self._sessions = sessions
         self._channels = channels
+        self.documents = documents
         self._group: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slots: defaultdict[tuple[str, str], asyncio.Semaphore] = defaultdict(
@@ -93,6 +101,7 @@ class AttachmentDownloads:
             store=self.store,
             max_chars=settings.max_text_chars,
             transcribe=configured_transcriber(self._live.settings),
+            documents=self.documents,
         )
         found: list[entries.Attached] = []
         for number, file in enumerate(attachments[: settings.max_per_message], start=1):

@@ -1,9 +1,10 @@
-"""Turns attachments into text for the model: short texts in full, recordings transcribed, other files as a path."""
+"""Turns attachments into text for the model: short ones in full, recordings transcribed, other files as a path."""
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
 
 from config import Secret, Settings
 from gateway.contract import Attachment, AttachmentKind
+from gateway.documents.conversion import DocumentConverter, DocumentUnreadable
+from gateway.documents.identify import HEAD, is_document, is_html
 from gateway.errors import Refused
-from gateway.files.identify import HEAD, PICTURES, as_text, media_type, safe_name
+from gateway.files.identify import PICTURES, as_text, media_type, safe_name
 from gateway.files.store import FileStore, StoredFile
 from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.sessions import entries
@@ -100,9 +103,11 @@ class AttachmentReader:
     store: FileStore
     max_chars: int
     transcribe: Transcribe | None
+    documents: DocumentConverter
 
     async def read(self, attachment: Attachment, stored: StoredFile) -> entries.Attached:
-        found_type = media_type(await self.store.read(stored.ref, HEAD), attachment.media_type)
+        head = await self.store.read(stored.ref, HEAD)
+        found_type = media_type(head, attachment.media_type)
         kind = attachment.kind
         if found_type in PICTURES:
             kind = AttachmentKind.IMAGE
@@ -124,10 +129,21 @@ class AttachmentReader:
             else:
                 note = f"[{kind}: {found.name}, transcribed:] {said or '(no speech)'}"
                 return msgspec.structs.replace(found, note=note, said=said)
-        if kind is AttachmentKind.FILE and (text := await self._whole_text(found)) is not None:
-            return msgspec.structs.replace(found, note=text)
         # The agent's tools open everything else. They see the stored file itself, so that no copy outlives the session.
         place = f"saved as {ATTACHMENTS}/{stored.path.name}"
+        if kind is AttachmentKind.FILE and (is_document(head) or is_html(head)):
+            try:
+                text = await self._document_text(found, is_html=is_html(head))
+            except DocumentUnreadable as reason:
+                failure = f". {reason}".rstrip(".")
+            else:
+                if text is not None:
+                    return msgspec.structs.replace(
+                        found, note=f"[{kind}: {found.name}, {found_type}, {place}; its text:]\n{_fenced(text)}"
+                    )
+                failure = "; read_file shows its text, which is long"
+        elif kind is AttachmentKind.FILE and (text := await self._whole_text(found)) is not None:
+            return msgspec.structs.replace(found, note=f"[file: {found.name}]\n{_fenced(text)}")
         note = f"[{kind}: {found.name}, {found_type}, {in_bytes(found.size)}; {place}{failure}]"
         return msgspec.structs.replace(found, note=note)
 
@@ -139,6 +155,22 @@ class AttachmentReader:
         text = await asyncio.to_thread(as_text, content)
         if text is None or len(text) > self.max_chars:
             return None
-        # A longer fence than any in the text, so that the text cannot end it.
-        fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
-        return f"[file: {found.name}]\n{fence}\n{clean(text)}\n{fence}"
+        return text
+
+    async def _document_text(self, found: entries.Attached, *, is_html: bool) -> str | None:
+        """Return the text of a document in full, or None if it is too long. Raises `DocumentUnreadable`."""
+        if not self.max_chars:
+            return None
+        document = await self.documents.convert(
+            partial(self.store.read, found.ref, self.documents.max_bytes + 1),
+            html_charset="" if is_html else None,
+            room=self.max_chars * _BYTES_PER_CHAR,
+        )
+        text = document.text.strip()
+        return None if document.next_page or len(text) > self.max_chars else text
+
+
+def _fenced(text: str) -> str:
+    # A longer fence than any in the text, so that the text cannot end it.
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return f"{fence}\n{clean(text)}\n{fence}"

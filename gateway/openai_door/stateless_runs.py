@@ -23,6 +23,7 @@ from gateway.aio import TurnSlot, finish_before_cancel
 from gateway.api.programs import sender_of
 from gateway.contract import Address, Inbound, PeerKind
 from gateway.conversation import AssistantMessage, Message, UserMessage
+from gateway.documents.conversion import DocumentConverter
 from gateway.errors import NotAccepted, ProviderFailed, Refused
 from gateway.http.responses import HttpError
 from gateway.job import JobSlots
@@ -60,6 +61,7 @@ class StatelessRuns:
         placement: Placement,
         slots: JobSlots,
         locks: WorkspaceLocks,
+        documents: DocumentConverter,
         now: Callable[[], datetime],
     ) -> None:
         self._live = live
@@ -71,6 +73,7 @@ class StatelessRuns:
         self._placement = placement
         self._slots = slots
         self._locks = locks
+        self._documents = documents
         self._now = now
         # Slots are served in the order of requests. Programs stand in line for half of them at most, so that a message
         # of a person never waits behind hundreds of their requests.
@@ -208,6 +211,7 @@ class StatelessRuns:
             locks=self._locks,
             memory=self._context.memory_folder(scope),
             now=self._context.now,
+            documents=self._documents,
         )
         answer, tokens = AnswerText(), AnswerTokens()
         events = run_agent(

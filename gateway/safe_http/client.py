@@ -11,6 +11,7 @@ import structlog
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
+from gateway.documents.identify import DOCUMENT_TYPES
 from gateway.errors import GatehouseError
 from gateway.safe_http.addresses import IpAddress, is_allowed
 from gateway.text import excerpt
@@ -52,14 +53,18 @@ async def fetch(
     url: str,
     *,
     max_bytes: int,
+    max_document_bytes: int = 0,
     is_allowed: Callable[[IpAddress], bool] = is_allowed,
     resolver: AbstractResolver | None = None,
 ) -> Page:
-    """Get `url` and follow redirects. Raises `FetchFailed` with a sentence. The caller sets the deadline."""
+    """Get `url` and follow redirects. Raises `FetchFailed` with a sentence. The caller sets the deadline.
+
+    A document may have `max_document_bytes`, if that is more than `max_bytes`: only whole ones can be read.
+    """
     target = parse_url(url)
     async with open_session(is_allowed, resolver, _HEADERS) as session:
         for _ in range(_MAX_REDIRECTS + 1):
-            found = await _get(session, target, max_bytes)
+            found = await _get(session, target, max_bytes, max_document_bytes)
             if isinstance(found, Page):
                 return found
             target = parse_url(found, target)
@@ -110,7 +115,7 @@ def parse_url(url: str, base: URL | None = None) -> URL:
     return target.with_fragment(None)
 
 
-async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int) -> Page | str:
+async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int, max_document_bytes: int) -> Page | str:
     """Return the page, or the address that it redirects to."""
     try:
         async with session.get(target, allow_redirects=False) as response:
@@ -118,6 +123,8 @@ async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int) -> P
                 return response.headers.get("Location", "")
             if response.status >= 400:  # noqa: PLR2004 - HTTP errors start here.
                 raise FetchFailed(f"The server answered {response.status} {response.reason or ''}".rstrip() + ".")
+            if response.content_type in DOCUMENT_TYPES:
+                max_bytes = max(max_bytes, max_document_bytes)
             body, is_cut = await read_body(response, max_bytes)
             return Page(
                 url=str(response.url),

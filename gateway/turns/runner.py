@@ -223,6 +223,7 @@ class TurnRunner:
             skills=agent.skills.folders,
             memory=self._context.memory_folder(job.scope),
             now=self._context.now,
+            documents=self._files.documents,
             send_file=outgoing.add,
             remind=partial(self._reminders.make, job),
             recall=partial(self._context.recall.find, job.scope, job.turn),

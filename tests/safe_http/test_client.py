@@ -8,8 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver
 
+from gateway.documents.conversion import DocumentConverter
 from gateway.safe_http.client import FetchFailed, Page, fetch
-from gateway.safe_http.html_to_text import page_text
+from gateway.safe_http.page_text import page_text as read_page
 from tests.safe_http.harness import INSIDE, Changing, anywhere, hello, private_port, site
 
 
@@ -153,6 +154,10 @@ async def test_a_server_that_speaks_another_protocol_is_explained() -> None:
             await get(f"http://127.0.0.1:{port}/")
     with pytest.raises(FetchFailed, match="cannot be reached"):
         await get(f"http://127.0.0.1:{port}/")
+
+
+async def page_text(page: Page) -> str:
+    return (await read_page(page, DocumentConverter(), room=100_000)).text
 
 
 def html(body: bytes, charset: str | None = None, media_type: str = "text/html") -> Page:

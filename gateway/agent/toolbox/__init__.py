@@ -49,4 +49,4 @@ def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
     """Return the tools of agents that list none."""
     shell = (make_shell(settings.shell),) if settings.shell.enabled else ()
     search = (make_search(settings.search),) if settings.search.engine else ()
-    return (*BUILT_IN, make_fetch(settings.fetch), *search, *shell)
+    return (*BUILT_IN, make_fetch(settings.fetch, settings.documents), *search, *shell)

@@ -5,8 +5,9 @@ import os
 import stat
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import Annotated, BinaryIO
 
@@ -14,6 +15,8 @@ from msgspec import Meta
 
 from gateway.agent.toolbox.workspace import explain_os_errors, open_inside, open_parent, replace_file
 from gateway.agent.tools import ToolContext, ToolFailed, tool
+from gateway.documents.conversion import DocumentUnreadable
+from gateway.documents.identify import HEAD, is_document, is_html
 from gateway.private_files import FILE_MODE, open_private
 from gateway.sandbox.bubblewrap import ATTACHMENTS
 from gateway.text import excerpt
@@ -66,13 +69,31 @@ def _has_attachments(context: ToolContext) -> bool:
 
 
 @tool(concurrent=True)
-async def read_file(context: ToolContext, path: str, first_line: Annotated[int, Meta(ge=1)] = 1) -> str:
-    """Read a text file in the workspace."""
+async def read_file(
+    context: ToolContext,
+    path: str,
+    first_line: Annotated[int, Meta(ge=1)] = 1,
+    first_page: Annotated[int, Meta(ge=1)] = 1,
+) -> str:
+    """Read a text file or document (PDF, DOCX, XLSX, EPUB) in the workspace."""
+    html_charset: str | None = None
 
-    def run() -> str:
+    def run() -> str | None:
+        """Return None for a document."""
+        nonlocal html_charset
         with open_inside(context, path) as descriptor:
             found = os.fstat(descriptor)
             with os.fdopen(descriptor, "rb", closefd=False) as file:
+                head = file.read(HEAD)
+                if is_document(head):
+                    return None
+                # An agent may want to change HTML in its workspace, so it sees its source there.
+                if is_html(head) and PurePosixPath(path).is_relative_to(ATTACHMENTS):
+                    html_charset = ""
+                    return None
+                if first_page > 1:
+                    raise ToolFailed(f"{path!r} is a text file without pages. Use first_line.")
+                file.seek(0)
                 _skip_lines(file, first_line - 1, path)
                 content = file.read(_MAX_READ_BYTES)
                 has_more = bool(file.peek(1))
@@ -86,7 +107,24 @@ async def read_file(context: ToolContext, path: str, first_line: Annotated[int, 
         next_line = first_line + whole_lines.count(b"\n") + 1
         return f"{whole_lines.decode(errors='replace')}\n[Cut: there is more. Go on with first_line={next_line}.]"
 
-    return await asyncio.to_thread(run)
+    def read_document() -> bytes:
+        with open_inside(context, path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(context.documents.max_bytes + 1)
+
+    if (text := await asyncio.to_thread(run)) is not None:
+        return text
+    if first_line > 1:
+        raise ToolFailed(f"{path!r} is a document. Use first_page instead of first_line.")
+    try:
+        document = await context.documents.convert(
+            partial(asyncio.to_thread, read_document),
+            html_charset=html_charset,
+            first_page=first_page,
+            room=_MAX_READ_BYTES,
+        )
+    except DocumentUnreadable as reason:
+        raise ToolFailed(f"{path!r} cannot be read as text. {reason}") from reason
+    return f"{document.text.strip()}\n{document.rest()}".rstrip()
 
 
 def _skip_lines(file: BinaryIO, lines: int, path: str) -> None:

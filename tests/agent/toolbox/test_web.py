@@ -44,7 +44,7 @@ async def test_a_long_page_is_cut_to_the_limit_of_a_tool(server: TestServer, con
     tool = make_fetch(FetchSettings(), is_allowed=lambda _: True)
     text = await tool.run(context, {"url": str(server.make_url("/long"))})
     assert len(text) < 50_000
-    assert text.endswith("[Cut: the page is longer than can be shown.]")
+    assert text.endswith("[Cut: there is more. Go on with first_page=6.]")
 
 
 async def test_a_page_that_does_not_arrive_is_given_up(server: TestServer, context: ToolContext) -> None:
