@@ -1,8 +1,8 @@
 """The roles that the settings define, what each allows, and who has which by the settings."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import NamedTuple
 
 import structlog
 from msgspec import Struct
@@ -12,8 +12,6 @@ from config.settings.roles import NOT_GRANTED, first_word
 from gateway.errors import Refused
 
 log = structlog.get_logger()
-
-_Number = TypeVar("_Number", int, float)
 
 ALWAYS = frozenset({"help", "start", "stop", "whoami", "approvals", "approvals revoke"})
 """Commands that everyone may use. They show and stop only what is the person's own."""
@@ -46,10 +44,46 @@ class Role(Struct, frozen=True, kw_only=True):
             patterns = [each for each in patterns if first_word(each) == first_word(command)]
         return matches(patterns, command)
 
+    def describe(self) -> list[str]:
+        """Return the limits and the additional rights of the role, as sentences for the people who have it."""
+        if self.missing:
+            hint = "I use no tools for you until an owner gives you another one."
+            return [f"Your role was {self.missing}, which no longer exists. {hint}"]
+        own = self.settings
+        lists = {
+            "Commands": own.commands,
+            "Agents": own.agents,
+            "Models": own.models,
+            "Tools": own.tools,
+            "Repositories": own.workspaces,
+        }
+        lines = [f"{what}: {', '.join(names) or 'none'}." for what, names in lists.items() if names is not None]
+        if own.ask:
+            lines.append(f"Before I use these tools for you, I ask: {', '.join(own.ask)}.")
+        if own.approve is ApprovalRight.NONE:
+            lines.append("You can't approve tool calls.")
+        if own.approve is ApprovalRight.CHAT:
+            lines.append("You may approve the tool calls of everyone in your chats.")
+        if own.moderate:
+            lines.append("You may delete and clear shared sessions, and choose who answers in them.")
+        budget = [
+            f"{own.tokens_per_day:,} tokens a day" if own.tokens_per_day else "",
+            f"{own.tokens_per_turn:,} tokens an answer" if own.tokens_per_turn else "",
+            f"a cost of {own.cost_per_day:g} a day" if own.cost_per_day else "",
+        ]
+        if any(budget):
+            lines.append(f"Budget: {', '.join(filter(None, budget))}.")
+        return lines
+
     @property
     def may_moderate(self) -> bool:
         """Whether people may change what others in a shared conversation cannot take back."""
         return self.is_owner or self.settings.moderate
+
+    def is_answered_by(self, agent: str) -> bool:
+        """Return whether an agent answers people with this role."""
+        named = self.settings.agents
+        return self.is_owner or named is None or matches(named, agent)
 
     def may_choose_agent(self, agent: str, *, is_usual: bool) -> bool:
         """Return whether people may choose an agent. `is_usual`: they could without roles, as in their chat."""
@@ -79,6 +113,10 @@ class AskerRoles:
     def limits_tools(self) -> bool:
         return any(role.settings.tools is not None or role.settings.ask for role in self.roles)
 
+    @property
+    def limits_models(self) -> bool:
+        return any(role.settings.models is not None for role in self.roles)
+
     def allows_tool(self, tool: str) -> bool:
         return all(role.settings.tools is None or matches(role.settings.tools, tool) for role in self.roles)
 
@@ -94,15 +132,13 @@ class AskerRoles:
     def check_place(self, agent: str, repos: Iterable[str]) -> None:
         """Raise `Refused` if the agent, or one of the repositories of its session, is not for one of the people."""
         for role in self.roles:
-            allowed = role.settings
-            if role.is_owner:
-                continue
-            if allowed.agents is not None and not matches(allowed.agents, agent):
+            if not role.is_answered_by(agent):
                 raise Refused(
                     f"The agent {agent} doesn't answer people with the role {role.name}. /agent lists those that do."
                 )
-            for repo in repos:
-                if repo and allowed.workspaces is not None and not matches(allowed.workspaces, repo):
+            named = role.settings.workspaces
+            for repo in repos if named is not None else ():
+                if not matches(named or (), repo):
                     raise Refused(
                         f"This session works in {repo}, which is not for people with the role {role.name}. "
                         "Send /new to start another session."
@@ -110,22 +146,36 @@ class AskerRoles:
 
     def limits(self, general: LimitSettings) -> "Limits":
         """Return the budget of the people. `general` holds for those whose role has none of its own."""
-        own = [role.settings for role in self.roles] or [RoleSettings()]
-        days = [general.tokens_per_user_per_day if each.tokens_per_day is None else each.tokens_per_day for each in own]
-        turns = [general.tokens_per_turn if each.tokens_per_turn is None else each.tokens_per_turn for each in own]
+        usual = Limit(general.tokens_per_user_per_day, "limits.tokens_per_user_per_day")
+        usual_turn = Limit(general.tokens_per_turn, "limits.tokens_per_turn")
+        days, turns, costs = [], [], [Limit(0, "")]
+        for role in self.roles:
+            own, key = role.settings, f"roles.{role.name}"
+            days.append(usual if own.tokens_per_day is None else Limit(own.tokens_per_day, f"{key}.tokens_per_day"))
+            turns.append(
+                usual_turn if own.tokens_per_turn is None else Limit(own.tokens_per_turn, f"{key}.tokens_per_turn")
+            )
+            costs.append(Limit(own.cost_per_day or 0, f"{key}.cost_per_day"))
         return Limits(
-            tokens_per_day=_narrowest(days),
-            tokens_per_turn=_narrowest(turns),
-            cost_per_day=_narrowest(each.cost_per_day or 0.0 for each in own),
+            tokens_per_day=_narrowest(days or [usual]),
+            tokens_per_turn=_narrowest(turns or [usual_turn]),
+            cost_per_day=_narrowest(costs),
         )
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """A budget; 0 means no limit."""
+class Limit(NamedTuple):
+    """One limit, and the key of the settings that it comes from. 0 means no limit."""
 
-    tokens_per_day: int
-    tokens_per_turn: int
-    cost_per_day: float = 0.0
+    value: float
+    key: str
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """A budget."""
+
+    tokens_per_day: Limit
+    tokens_per_turn: Limit
+    cost_per_day: Limit
 
 
 class RoleTable:
@@ -171,7 +221,5 @@ def matches(patterns: Collection[str], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _narrowest(limits: Iterable[_Number]) -> _Number:
-    """Return the lowest limit, where 0 means none."""
-    found = list(limits)
-    return min((each for each in found if each), default=found[0])
+def _narrowest(limits: Sequence[Limit]) -> Limit:
+    return min((each for each in limits if each.value), default=limits[0])

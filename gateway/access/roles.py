@@ -25,17 +25,26 @@ def role_of(live: Live, address: Address, sender: Sender, guild: str | None = No
     if sender.is_verified:
         hook = live.rules(address).hooks.get(sender.id)
         return roles[hook.role if hook is not None else GUEST_ROLE]
-    guest = live.guest_book.guests.get(Person.of(address, sender))
-    own = roles.people.get(f"{address.channel}:{sender.id}") or (guest.role if guest is not None else "")
-    if own:
-        return roles[own]
+    person = Person.of(address, sender)
+    if (own := own_role(live, person)) is not None:
+        return own
     if roles.chats:
         # A chat may be listed under its current id, under its first id, or by its server.
         for peer in (address.peer, live.first_address(address).peer, guild):
             if peer and (name := roles.chats.get(f"{address.channel}:{peer}")):
                 return roles[name]
-    is_known = guest is not None or (bool(sender.id) and sender.id in live.rules(address).allow)
+    is_known = person in live.guest_book.guests or (bool(sender.id) and sender.id in live.rules(address).allow)
     return roles[MEMBER_ROLE if is_known else GUEST_ROLE]
+
+
+def own_role(live: Live, person: Person) -> Role | None:
+    """Return the role that a person has in every chat, by the settings or by their approval, or None."""
+    name = f"{person.channel}:{person.sender}"
+    guest = live.guest_book.guests.get(person)
+    if name in live.settings.gateway.owners or (guest is not None and guest.is_owner):
+        return live.roles[OWNER_ROLE]
+    own = live.roles.people.get(name) or (guest.role if guest is not None else "")
+    return live.roles[own] if own else None
 
 
 def role_in(live: Live, inbound: Inbound) -> Role:

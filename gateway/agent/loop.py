@@ -106,7 +106,8 @@ async def run_agent(
             return
         answer = AssistantMessage(text=done.text, tool_calls=done.tool_calls, thoughts=done.thoughts)
         results = ToolMessage(outcomes=tuple(outcomes))
-        prompt = replace(prompt, messages=(*prompt.messages, answer, results, *await new_messages()))
+        messages = (*prompt.messages, answer, results, *await new_messages())
+        prompt = replace(prompt, messages=messages, tools=toolbox.offered(prompt.tools))
     yield Done(text=_TOO_MANY_STEPS.format(steps=max_iterations), steps=max_iterations)
 
 
@@ -148,6 +149,10 @@ async def run_tools(
                         denied[call.id] = ToolOutcome(id=call.id, output=reason, is_error=True)
                 elif toolbox.may_change_files(call):
                     await stack.enter_async_context(context.locks[context.workspace].shared())
+            for call in allowed:  # Right before they run: what people may do can have changed during the step.
+                refusal = toolbox.find_refusal(call, is_approved=call.id in approved)
+                if refusal is not None and call.id not in denied:
+                    denied[call.id] = refusal
             unchanged = [call for call in allowed if call.id not in denied]
             ran = {outcome.id: outcome for outcome in await toolbox.run_all(unchanged, context)}
         for call in batch:

@@ -43,6 +43,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     tools: Sequence[ToolSpec] = ()
     model: str | None = None
     """A model of the agent's provider, or `provider/model`."""
+    excluded: frozenset[str] = frozenset()
+    """The full names of models that must not be used as fallbacks."""
 
 
 class TextDelta(Struct, frozen=True, kw_only=True):

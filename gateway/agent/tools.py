@@ -2,12 +2,12 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, cast, get_type_hints, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, cast, get_type_hints, overload
 
 import msgspec
 import structlog
@@ -193,37 +193,81 @@ def _compact_schema(schema: Json, parts: dict[str, Json]) -> Json:
     return {key: _compact_schema(value, parts) for key, value in schema.items() if key not in idle}
 
 
+class ToolPolicy(Protocol):
+    """Which tools may run for the people whose messages a turn answers."""
+
+    @property
+    def limits_tools(self) -> bool:
+        """Whether it forbids any tool, or asks before any."""
+
+    def allows_tool(self, tool: str) -> bool: ...
+
+    def asks_before(self, tool: str) -> bool: ...
+
+
 class Toolbox:
     """Runs tools by name. Every call ends in an outcome, within `deadline` seconds or the tool's own limit."""
 
     def __init__(
-        self, tools: Iterable[Tool], *, deadline: float = 60.0, more: Callable[[], Iterable[Tool]] | None = None
+        self,
+        tools: Iterable[Tool],
+        *,
+        deadline: float = 60.0,
+        more: Callable[[], Iterable[Tool]] | None = None,
+        policy: Callable[[], ToolPolicy] | None = None,
     ) -> None:
-        """Start with `tools`. `more` returns further tools that come and go."""
+        """Start with `tools`. `more` returns further tools that come and go.
+
+        `policy` is asked at each use, so that a change holds for the next call of a running turn.
+        """
         self._own = {each.spec.name: each for each in tools}
         self._own_specs = tuple(each.spec for each in self._own.values())
         self._more = more
         self._deadline = deadline
+        self._policy = policy
 
     @property
     def _tools(self) -> dict[str, Tool]:
+        """All tools, also those that the policy forbids."""
         if self._more is None:
             return self._own
         return {**{each.spec.name: each for each in self._more()}, **self._own}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        if self._more is None:
-            return self._own_specs
-        more = {each.spec.name: each.spec for each in self._more() if each.spec.name not in self._own}
-        return (*more.values(), *self._own_specs)
+        """Return the tools that a model is offered."""
+        specs = self._own_specs
+        if self._more is not None:
+            more = {each.spec.name: each.spec for each in self._more() if each.spec.name not in self._own}
+            specs = (*more.values(), *self._own_specs)
+        policy = self._policy() if self._policy is not None else None
+        if policy is None or not policy.limits_tools:
+            return specs
+        return tuple(each for each in specs if policy.allows_tool(each.name))
+
+    def offered(self, before: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """Return the tools for the next step of a turn that was offered `before`: they change only with the policy."""
+        return before if self._policy is None or not self._policy().limits_tools else self.specs()
+
+    def under(self, policy: Callable[[], ToolPolicy]) -> "Toolbox":
+        """Return the same tools under a policy."""
+        return Toolbox(self._own.values(), deadline=self._deadline, more=self._more, policy=policy)
 
     def snapshot(self) -> "Toolbox":
-        """Return the tools as they are now. A tool that is added during an approval has not been approved."""
-        return Toolbox(self._tools.values(), deadline=self._deadline)
+        """Return the tools as they are now. A tool that is added during an approval has not been approved.
+
+        The policy is still asked at each use.
+        """
+        return Toolbox(self._tools.values(), deadline=self._deadline, policy=self._policy)
 
     def needs_approval(self, call: ToolCall) -> bool:
         """Return whether a person has to approve `call`. A call that cannot run needs no approval."""
-        return not call.fault and call.name in self._tools and self._tools[call.name].needs_approval
+        tool = self._tools.get(call.name)
+        if call.fault or tool is None:
+            return False
+        if self._policy is None:
+            return tool.needs_approval
+        policy = self._policy()
+        return policy.allows_tool(call.name) and (tool.needs_approval or policy.asks_before(call.name))
 
     def may_change_files(self, call: ToolCall) -> bool:
         """Return whether `call` may change something that other calls see."""
@@ -237,6 +281,17 @@ class Toolbox:
                 tool.check(call.input)
         except ToolFailed as failure:
             return _failure(call, str(failure))
+        return None
+
+    def find_refusal(self, call: ToolCall, *, is_approved: bool) -> ToolOutcome | None:
+        """Return the outcome of a call that the policy forbids now, or None. It may have changed during the step."""
+        policy = self._policy() if self._policy is not None else None
+        if policy is None or call.name not in self._tools:
+            return None
+        if not policy.allows_tool(call.name):
+            return _failure(call, f"The tool {call.name} is not for the person who asks. Do not call it again.")
+        if policy.asks_before(call.name) and not is_approved:
+            return _failure(call, f"By now, {call.name} needs a person's approval. Call it again to ask for that.")
         return None
 
     def batches(self, calls: Iterable[ToolCall]) -> Iterator[tuple[ToolCall, ...]]:
@@ -259,7 +314,8 @@ class Toolbox:
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         tool = self._tools.get(call.name)
         if tool is None:
-            offer = f"There are: {', '.join(self._tools)}." if self._tools else "There are no tools here."
+            names = ", ".join(each.name for each in self.specs())
+            offer = f"There are: {names}." if names else "There are no tools here."
             return _failure(call, f"There is no tool {excerpt(call.name, 80)!r}. {offer}")
         if call.fault:
             return _failure(call, call.fault)

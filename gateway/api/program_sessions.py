@@ -14,6 +14,7 @@ from config.types import API_CHANNEL, PROGRAM_CHANNELS
 from gateway.access.rules import Live
 from gateway.aio import finish_before_cancel
 from gateway.api.operation import invalid
+from gateway.api.programs import role_of_caller
 from gateway.commands.turns import DroppedJobs
 from gateway.contract import Address, Caller, Outbound, PeerKind, TokenScope
 from gateway.errors import GatehouseError, HeldElsewhere, Refused, Transient
@@ -186,6 +187,9 @@ class ProgramSessions:
         agent, repo = agent or bound_agent or DEFAULT_AGENT, repo or bound_repo
         if agent not in self._live.settings.agents:
             raise invalid(f"There is no agent `{agent}`. GET /api/agents lists them.")
+        role = role_of_caller(self._live, caller)
+        if not role.is_answered_by(agent):
+            raise HttpError(HTTPStatus.FORBIDDEN, f"The role {role.name} may not use the agent `{agent}`.")
         if repo is None and self._repos.is_coding_agent(agent):
             repo = self._repos.default(agent)
             if repo is None:
@@ -193,6 +197,8 @@ class ProgramSessions:
                     f"The agent `{agent}` works in a repository, and has no default. Name one as `repoId`. "
                     "GET /api/repos lists repositories."
                 )
+        if repo is not None and not role.may_use_repo(repo, is_usual=True):
+            raise HttpError(HTTPStatus.FORBIDDEN, f"The role {role.name} may not use the repository `{repo}`.")
         return agent, repo
 
     async def check_repo(self, repo_id: str, agent: str, caller: Caller) -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gateway.contract import Caller, Deliver, Outbound, OutboundKind, Receipt, Sender, TextLimit
+from config.types import API_CHANNEL
+from gateway.access.role_table import Role
+from gateway.access.roles import role_of
+from gateway.access.rules import Live
+from gateway.contract import Address, Caller, Deliver, Outbound, OutboundKind, PeerKind, Receipt, Sender, TextLimit
 from gateway.sessions import Entry, entries
 
 OWNER = "owner"
@@ -20,6 +24,11 @@ def sender_of(caller: Caller) -> Sender:
     if caller.token:
         return Sender(id=caller.token, name=caller.name, token=caller.token)
     return Sender(id=OWNER, name=caller.name or OWNER, is_owner=caller.is_owner)
+
+
+def role_of_caller(live: Live, caller: Caller) -> Role:
+    """Return the role of a program."""
+    return role_of(live, Address(channel=API_CHANNEL, kind=PeerKind.DIRECT, peer=caller.token), sender_of(caller))
 
 
 RecordNotice = Callable[[Outbound], Awaitable[None]]

@@ -13,6 +13,7 @@ from time import monotonic
 import msgspec
 from aiohttp import web
 
+from config import ApprovalRight
 from config.types import API_CHANNEL
 from gateway.access.rules import Live
 from gateway.admin.session_routes import LocalArchive
@@ -22,6 +23,7 @@ from gateway.api.message_mapping import LOOK_BACK, all_messages
 from gateway.api.operation import ApiCall, invalid
 from gateway.api.overview import repo_info, token_count
 from gateway.api.program_sessions import ProgramSessions
+from gateway.api.programs import role_of_caller
 from gateway.api.prompts import AcceptedPrompt, KeyReused, Prompts
 from gateway.contract import Attachment, Caller, TokenScope
 from gateway.files.store import folder_of
@@ -313,6 +315,9 @@ class SessionApi:
             raise HttpError(
                 HTTPStatus.FORBIDDEN, "Another token has sent this prompt. To answer for it, a token needs `manage`."
             )
+        role = role_of_caller(self._live, call.caller)
+        if role.settings.approve is ApprovalRight.NONE and not role.is_owner:
+            raise HttpError(HTTPStatus.FORBIDDEN, f"Programs with the role {role.name} can't approve tool calls.")
         decision = _DECISIONS[call.body_as(t.DecisionBody).decision]
         await self._approvals.settle(question, decision, by=call.caller.name)
         return t.ApprovalDecision(approval_id=question.id, decision=decision)

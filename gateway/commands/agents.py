@@ -6,6 +6,8 @@ from typing import Protocol
 
 from config import WorkspaceMode
 from gateway.access.rights import Action, check_right
+from gateway.access.role_table import AskerRoles
+from gateway.access.roles import role_in
 from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
 from gateway.errors import Refused
@@ -63,10 +65,11 @@ class AgentCommands:
     async def agent(self, call: Call) -> Answer:
         session = self._sessions.find(call.session) if call.session else None
         # Agents differ in what they may do, so only an owner may choose any of them.
+        role = role_in(self._live, call.inbound)
         choices = [
             agent.name
             for agent in self._agents
-            if call.is_owner or agent.is_choosable or agent.name == call.routed.agent
+            if role.may_choose_agent(agent.name, is_usual=agent.is_choosable or agent.name == call.routed.agent)
         ]
         wanted, named = split_agent(call.argument)
         mark = "@" in call.argument
@@ -97,13 +100,17 @@ class AgentCommands:
         own = self._agents[agent.name]
         # A model has two names, `model` and `provider/model`. The full one tells whether two names are the same model.
         names: dict[str, str] = {}
+        role = role_in(self._live, call.inbound)
         for name in (*agent.models, *([agent.model] if agent.model else [])):
-            names.setdefault(agent.about(name).name, name)
+            if role.may_choose_model(name, full := agent.about(name).name, is_usual=True):
+                names.setdefault(full, name)
         wanted = call.argument
         if not wanted:
             if agent.is_coding and not names:
                 hint = "An owner can choose one with /model <name>."
                 return Answer(text=f"The agent {agent.name} chooses its model itself. {hint}")
+            if not names and agent.model is not None:
+                return Answer(text=f"The agent {agent.name} has no models that you can use.")
             if not names:
                 return Answer(text=f"The agent {agent.name} answers by rules and has no models.")
             rows = _rows(names.values(), names.get(agent.info.name))
@@ -113,18 +120,23 @@ class AgentCommands:
             raise Refused("The name of a model is one word, like /model gpt-5 or /model local/llama3.3.")
         model = agent.about(wanted)
         configured = {agent.about(name).name for name in agent.models}
-        if wanted.lower() == DEFAULT or (model.name == own.info.name and model.name not in configured):
+        is_own = model.name == own.info.name and model.name not in configured
+        configured &= names.keys()
+        if wanted.lower() == DEFAULT or is_own:
             wanted = ""
         elif model.name in configured:
             wanted = names[model.name]
-        elif not call.is_owner:
-            choices = ", ".join((*agent.models, DEFAULT))
+        elif not role.may_choose_model(wanted, model.name, is_usual=False):
+            choices = ", ".join((*names.values(), DEFAULT))
             raise Refused(f"You can choose one of: {choices}. An owner can choose any other model.")
         elif not agent.is_coding and not model.sums_up and model.name != wanted:
             # An agent that answers by rules has no provider for a bare model name.
             raise Refused(f"The agent {agent.name} has no provider of its own. Name the model as provider/model.")
         named = wanted or ("its own choice" if agent.is_coding and not own.model else "")
-        named = named or f"its default model, {own.model or own.info.name},"
+        is_own_allowed = own.model is None or role.may_choose_model(own.model, own.info.name, is_usual=True)
+        named = named or (
+            f"its default model, {own.model or own.info.name}," if is_own_allowed else "the model for you"
+        )
         return Answer(
             text=f"{agent.name} now answers with {named} in session {session.number}.",
             commit=lambda operations: self._sessions.set_model(session.key, wanted, also=operations),
@@ -156,7 +168,8 @@ class AgentCommands:
         if agent.is_coding:
             return Answer(text=f"{agent.name} has tools of its own. They run in a sandbox with the repository.")
         rows = []
-        for spec in agent.toolbox.specs():
+        asker = AskerRoles([role_in(self._live, call.inbound)])
+        for spec in agent.toolbox.under(lambda: asker).specs():
             summary = excerpt(without_code(spec.description.partition("\n")[0]), SUMMARY_WIDTH)
             rows.append(f"{spec.name} - {summary}" if summary else spec.name)
         # The reason may name programs and addresses, so only an owner sees it.
@@ -183,10 +196,12 @@ class AgentCommands:
         # A folder may come and go while the gateway runs, such as one on another disk.
         troubles = await asyncio.to_thread(lambda: {repo.id: repo.find_trouble() for repo in repos})
         current = session.workspace if session.workspace in troubles else DEFAULT
+        role = role_in(self._live, call.inbound)
+        troubles = {name: each for name, each in troubles.items() if role.may_use_repo(name, is_usual=True)}
         choices = [DEFAULT, *(name for name, trouble in troubles.items() if not trouble)]
         wanted = call.argument.lower()
         if not wanted:
-            rows = _rows(choices if call.is_owner else [current], current)
+            rows = _rows(choices if call.is_granted else [current], current)
             agent = agent_of(self._agents, call, session)
             is_private = self._live.settings.agents[agent.name].workspace is WorkspaceMode.PRIVATE
             rows.append(

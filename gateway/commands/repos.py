@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from config import Repo
+from gateway.access.roles import role_in
 from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers, is_number
 from gateway.contract import Outbound
@@ -49,7 +50,7 @@ class RepoCommands:
     async def repos(self, call: Call) -> Answer:
         session = self._sessions.find(call.session) if call.session else None
         agent = call.routed.agent if session is None else session.agent
-        choices = self._repos.choices(agent, is_owner=call.is_owner)
+        choices = self._repos.choices(agent, role_in(self._live, call.inbound))
         if not choices:
             return Answer(text="There are no repositories that you can use here.")
         slots = asyncio.Semaphore(MAX_AT_ONCE)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gateway.access.rights import Action, check_right
+from gateway.access.roles import role_in
 from gateway.access.rules import Live
 from gateway.commands.archive import ArchiveCommands, displaced
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers, is_number, parse_number
@@ -94,7 +95,7 @@ class SessionCommands:
         if is_named and not named:
             raise Refused("Which repository? Add its id after the @, like /new @website. /repos lists them.")
         agent, repo = self._repos.workplace(
-            call.routed.agent, current, is_owner=call.is_owner, agent=agent, named=named
+            call.routed.agent, current, role=role_in(self._live, call.inbound), agent=agent, named=named
         )
         if repo:
             is_git = self._repos.is_coding_agent(agent)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from config import BusyMode, WaitingSign
-from gateway.access.rules import AccessLost, Live, is_owner
+from gateway.access.roles import role_in
+from gateway.access.rules import AccessLost, Live
 from gateway.commands.command import CommandKind
 from gateway.commands.parser import ParsedCommand
 from gateway.commands.registry import RETRY
@@ -220,14 +221,14 @@ class Inbox:
 
         Raises `Refused` if a coding agent answers, and the person has to choose a repository first.
         """
-        owner, last = is_owner(self._live, inbound.address, inbound.sender), self._sessions.active(routed.scope)
+        role, last = role_in(self._live, inbound), self._sessions.active(routed.scope)
         try:
-            return _Workplace(*self._repos.workplace(routed.agent, last, is_owner=owner))
+            return _Workplace(*self._repos.workplace(routed.agent, last, role=role))
         except Refused:
             if not is_command:
                 raise
             # A command such as /agent needs none.
-            return _Workplace(self._repos.next_agent(routed.agent, last, is_owner=owner), "")
+            return _Workplace(self._repos.next_agent(routed.agent, last, role=role), "")
 
     def _has_slot(self) -> bool:
         """Return whether a turn that starts now need not wait for other turns."""

@@ -15,6 +15,8 @@ from gateway.access.guests import Person
 from gateway.access.owner_chats import OwnerChats
 from gateway.access.pairing import UnknownSenders
 from gateway.access.rate_limit import MINUTE, RateCheck, RateLimiter
+from gateway.access.role_table import Role
+from gateway.access.roles import role_in
 from gateway.access.rules import Live, is_allowed, is_owner, may_talk
 from gateway.aio import KeyedLocks
 from gateway.commands.agents import split_agent, starts_session
@@ -303,7 +305,7 @@ class Intake:
                 if question is not None:
                     parsed = ParsedCommand(APPROVE if decision is Decision.APPROVED else DENY, question.id)
             if self._placement.is_used:
-                await self._placement.require(routed.scope, self._needed(routed, parsed, owner=owner))
+                await self._placement.require(routed.scope, self._needed(routed, parsed, role_in(self._live, inbound)))
             kind = parsed.command.kind if parsed is not None else None
             active = self._sessions.active(routed.scope)
             has_nothing_to_read = kind is CommandKind.READING and active is None
@@ -319,7 +321,7 @@ class Intake:
             self._scopes.release(routed.scope)
         return Verdict.ACCEPTED
 
-    def _needed(self, routed: Routed, parsed: ParsedCommand | None, *, owner: bool) -> frozenset[str]:
+    def _needed(self, routed: Routed, parsed: ParsedCommand | None, role: Role) -> frozenset[str]:
         """Return the labels that a node needs to take a message, because that concerns the disk of a node."""
         scope, placement = routed.scope, self._placement
         active, argument = self._sessions.active(scope), parsed.argument if parsed is not None else ""
@@ -330,23 +332,26 @@ class Intake:
                 case RETRY.name:
                     session = self._sessions.open_session(scope)
                     if session is None:
-                        return placement.needed(*self._repos.workplace(routed.agent, active, is_owner=owner))
+                        return placement.needed(*self._repos.workplace(routed.agent, active, role=role))
                 case "new":
                     named, _ = parse_new(argument)
-                    workplace = self._repos.workplace(routed.agent, active, is_owner=owner, named=named or "")
+                    workplace = self._repos.workplace(routed.agent, active, role=role, named=named or "")
                     return placement.needed(*workplace)
                 case AGENT.name:
                     wanted, named = split_agent(argument)
                     found = self._live.settings.agents.get(wanted)
-                    if found is None or not (owner or found.choosable or wanted == routed.agent):
+                    if found is None or not role.may_choose_agent(
+                        wanted, is_usual=found.choosable or wanted == routed.agent
+                    ):
                         return frozenset()
                     if not starts_session(self._repos, argument, agent):
                         folders = (active.repo, active.workspace) if active is not None else ()
                         return placement.needed(wanted, *folders)
-                    workplace = self._repos.workplace(routed.agent, active, is_owner=owner, agent=wanted, named=named)
+                    workplace = self._repos.workplace(routed.agent, active, role=role, agent=wanted, named=named)
                     return placement.needed(*workplace)
                 case "workspace":
-                    return placement.needed(agent, argument.lower()) if argument and owner else frozenset()
+                    may_choose = role.may_use("workspace", is_for_owners=True)
+                    return placement.needed(agent, argument.lower()) if argument and may_choose else frozenset()
                 case "session resume" | "diff":
                     number = argument.removeprefix("#")
                     session = self._sessions.find(session_key(scope, int(number))) if is_number(number) else active

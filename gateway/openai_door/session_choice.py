@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from config.types import OPENAI_CHANNEL
 from gateway.access.rules import Live
-from gateway.api.programs import OWNER
+from gateway.api.programs import OWNER, role_of_caller
 from gateway.contract import Caller
 from gateway.http.responses import HttpError
 from gateway.openai_door.errors import refusal
@@ -74,7 +74,8 @@ class SessionChooser:
         """Return the models that a program may use."""
         token = self._live.token_book.find(caller.token)
         bound = token.agent if token is not None else None
-        return [agent.name for agent in self._agents if bound in (None, agent.name)]
+        role = role_of_caller(self._live, caller)
+        return [agent.name for agent in self._agents if bound in (None, agent.name) and role.is_answered_by(agent.name)]
 
     def split_model(self, caller: Caller, model: str) -> tuple[str, str]:
         """Return the agent and the name of the session in `main@trip-to-lisbon`. Raises a 404 for an unknown agent."""

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
+from functools import partial
+from http import HTTPStatus
 from time import monotonic
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ import structlog
 
 from config import Backend
 from config.types import OPENAI_CHANNEL
+from gateway.access.roles import roles_of_all
 from gateway.access.rules import Live
 from gateway.agent.loop import StepCollector, run_agent
 from gateway.agent.protocol import Done, Prompt, StepDone, TextDelta, ToolFinished
@@ -99,7 +102,10 @@ class StatelessRuns:
         limit = self._live.settings.gateway.turn_timeout
         await self._agents.refresh_skills()
         agent, inbound, scope = self._agent_for(request)
-        provider = self._meter.open_provider(agent, person_of(self._live.settings, inbound))
+        roles = partial(roles_of_all, self._live, [inbound])
+        token = self._live.token_book.find(request.caller.token)
+        limits = partial(self._context.check_roles, agent, roles, [token.repo if token is not None else None])
+        provider = self._meter.open_provider(agent, person_of(self._live.settings, inbound), limits=limits)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a handler runs in a task.
         self._running.add(task)
@@ -162,6 +168,10 @@ class StatelessRuns:
                 param="model",
             )
         agent = self._agents.in_scope(choice.agent, scope, repo=token.repo if token is not None else None)
+        try:
+            agent = self._context.narrowed(agent, partial(roles_of_all, self._live, [inbound]))
+        except Refused as refused:
+            raise refusal(str(refused), param="model", status=HTTPStatus.FORBIDDEN) from refused
         if not agent.info.sees_images and any(message.pictures for message in request.received.messages):
             raise refusal(f"The model of the agent `{agent.name}` doesn't accept images.", param="messages")
         return agent, inbound, scope
@@ -178,6 +188,8 @@ class StatelessRuns:
             system=await self._context.system_prompt(inbound, scope, agent),
             messages=messages,
             tools=request.tools or agent.toolbox.specs(),
+            model=agent.chosen_model,
+            excluded=agent.excluded_models,
         )
         provider.history_size = len(messages) - 1 if request.may_shorten else 0
         run = self._step(prompt, provider) if request.tools else self._agent_loop(prompt, agent, provider, scope)

@@ -7,6 +7,7 @@ import structlog
 from config import Backend, Repo
 from config.errors import InvalidValue
 from config.work_trees import check_repo_place
+from gateway.access.role_table import Role
 from gateway.access.rules import Live
 from gateway.errors import Refused
 from gateway.placement import Placement
@@ -43,23 +44,19 @@ class Repositories:
             return named[0]
         return settings.repos[0].id if len(settings.repos) == 1 else None
 
-    def choices(self, agent: str, *, is_owner: bool) -> list[Repo]:
-        """Return the repositories that a person may use with an agent. Owners may use all."""
-        repos = self._live.settings.repos
-        if is_owner:
-            return list(repos)
-        if not self.is_coding_agent(agent):
-            return []
-        allowed = {*self._live.settings.agents[agent].repos, self.default(agent)}
-        return [repo for repo in repos if repo.id in allowed]
+    def choices(self, agent: str, role: Role) -> list[Repo]:
+        """Return the repositories that a person may use with an agent. Owners may use all, others what a role names."""
+        is_coding = self.is_coding_agent(agent)
+        usual = {*self._live.settings.agents[agent].repos, self.default(agent)} if is_coding else set()
+        return [repo for repo in self._live.settings.repos if role.may_use_repo(repo.id, is_usual=repo.id in usual)]
 
-    def choose(self, agent: str, *, is_owner: bool, named: str = "", current: str = "") -> str:
+    def choose(self, agent: str, *, role: Role, named: str = "", current: str = "") -> str:
         """Return the repository of a new session: the `named` one, that of the `current` session, or the default.
 
         Raises `Refused` with the choices if the person may not use it, or if none can be chosen for a coding agent.
         Without a name, the session of any other agent has none.
         """
-        choices = [repo.id for repo in self.choices(agent, is_owner=is_owner)]
+        choices = [repo.id for repo in self.choices(agent, role)]
         if named:
             if named in choices:
                 return named
@@ -75,25 +72,31 @@ class Repositories:
         raise Refused(f"Which repository? Send /new @{choices[0]} to choose one. Available: {', '.join(choices)}.")
 
     def workplace(
-        self, routed: str, last: SessionMeta | None, *, is_owner: bool, agent: str = "", named: str = ""
+        self, routed: str, last: SessionMeta | None, *, role: Role, agent: str = "", named: str = ""
     ) -> tuple[str, str]:
         """Return who answers in a new session, and in which repository; empty for none.
 
         `last` is the session of the chat so far. Without an `agent`, `next_agent` chooses. Raises as `choose`.
         """
-        agent = agent or self.next_agent(routed, last, is_owner=is_owner)
+        agent = agent or self.next_agent(routed, last, role=role)
         current = last.repo if last is not None and last.agent == agent else ""
-        return agent, self.choose(agent, is_owner=is_owner, named=named, current=current)
+        return agent, self.choose(agent, role=role, named=named, current=current)
 
-    def next_agent(self, routed: str, last: SessionMeta | None, *, is_owner: bool) -> str:
+    def next_agent(self, routed: str, last: SessionMeta | None, *, role: Role) -> str:
         """Return the agent of a new session. `routed` is that of the chat, and `last` its session so far.
 
         A coding agent that was chosen with /agent stays: its sessions end when they are idle, and the next message
-        goes on with it. Any other choice of an agent ends with its session.
+        goes on with it. Any other choice of an agent ends with its session. If the agent of the chat does not answer
+        people with this role, the first one that does takes its place.
         """
-        if last is None or last.agent == routed or not self.is_coding_agent(last.agent):
+        agents = self._live.settings.agents
+        stays = last is not None and last.agent != routed and self.is_coding_agent(last.agent)
+        if last is not None and stays and role.may_choose_agent(last.agent, is_usual=agents[last.agent].choosable):
+            return last.agent
+        if role.is_answered_by(routed):
             return routed
-        return last.agent if is_owner or self._live.settings.agents[last.agent].choosable else routed
+        named = [each for each in role.settings.agents or () if each in agents]
+        return next((each for each in (*named, *agents) if role.is_answered_by(each)), routed)
 
     async def check(self, repo_id: str, *, by: str, is_git: bool) -> Repo:
         """Return a repository that can be used now. Raises `Refused` otherwise, and logs that.

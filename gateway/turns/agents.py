@@ -65,15 +65,7 @@ def open_toolbox(
         raise CannotStart(f"agents.{name}.skills: the agent has no skills to choose from. {hint}, or remove the key.")
     # A typo here would let a tool run without asking, or never offer to allow one for good.
     for key, patterns in (("ask", agent.ask), ("always_allow", agent.always_allow)):
-        unknown = [
-            each
-            for each in patterns
-            if each not in _SWITCHES
-            and not any(fnmatchcase(tool, each) for tool in known)
-            # It may match a tool of an MCP server, whose tools are not known yet.
-            and not (settings.mcp and any(sign in each for sign in "*?["))
-            and server_of(each) not in settings.mcp
-        ]
+        unknown = [each for each in patterns if each not in _SWITCHES and not _may_match(each, known, settings)]
         if unknown:
             raise CannotStart(f"agents.{name}.{key}: {_unknown_tools(unknown, known)}")
 
@@ -123,6 +115,8 @@ class ConfiguredAgent:
     """The model that was chosen for the session instead of the agent's own."""
     models: tuple[str, ...] = ()
     """The configured models of the agent, which everyone may choose."""
+    excluded_models: frozenset[str] = frozenset()
+    """The full names of those that are not for the people whom a turn answers."""
     is_choosable: bool = False
     """Whether everyone may choose the agent, and not only owners."""
     about: Callable[[str], ModelInfo]
@@ -285,7 +279,23 @@ def agent_faults(settings: Settings) -> list[str]:
                 part(name, agent, settings)
             except CannotStart as fault:
                 faults.append(str(fault))
+    faults += _role_faults(settings)
     return list(dict.fromkeys(faults))  # Agents that share a provider share its faults.
+
+
+def _role_faults(settings: Settings) -> Iterator[str]:
+    """Yield the tools of roles that no agent can have. A typo would take a tool away, or let it run unasked."""
+    known = {tool.spec.name for tool in (*built_in(settings.tools), *ON_REQUEST)} | _SWITCHES.keys() | {*TOOL_KINDS}
+    for name, role in settings.roles.items():
+        for key, patterns in (("tools", role.tools or ()), ("ask", role.ask)):
+            if unknown := [each for each in patterns if not _may_match(each, known, settings)]:
+                yield f"roles.{name}.{key}: {_unknown_tools(unknown, sorted(known))}"
+
+
+def _may_match(pattern: str, known: Iterable[str], settings: Settings) -> bool:
+    """Return whether a pattern matches a built-in tool, or can match one of an MCP server, which is not known yet."""
+    may_be_remote = bool(settings.mcp) and any(sign in pattern for sign in "*?[")
+    return may_be_remote or server_of(pattern) in settings.mcp or any(fnmatchcase(tool, pattern) for tool in known)
 
 
 def _program_faults(name: str, agent: AgentSettings, settings: Settings) -> Iterator[str]:

@@ -11,7 +11,10 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.access.rules import Live, are_same_person
+from config import ApprovalRight
+from config.types import PROGRAM_CHANNELS
+from gateway.access.roles import role_in
+from gateway.access.rules import Live, are_same_person, is_shared
 from gateway.agent.toolbox.named_files import digest_named_files
 from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.aio import TurnSlot, finish_before_cancel, wait_for_any
@@ -122,12 +125,16 @@ class Approvals:
         return None
 
     def may_answer(self, question: Question, inbound: Inbound, *, is_owner: bool) -> bool:
-        """Only an owner may answer, or the person whose message is being answered, from any linked account.
+        """Return whether a person may answer: an owner, one whose role has the right for the chat, or the asker.
 
-        A question that is asked elsewhere is for owners only: an id there may belong to another person.
+        The asker may do so from any linked account, unless their role has no right to it. A question that is asked
+        elsewhere is not for the asker: an id there may belong to another person.
         """
+        right = role_in(self._live, inbound).settings.approve
+        if is_owner or right is not ApprovalRight.OWN:
+            return is_owner or right is ApprovalRight.CHAT
         one, other = (question.person.channel, question.person.sender), (inbound.address.channel, inbound.sender.id)
-        return is_owner or (not question.is_elsewhere and are_same_person(self._live, one, other))
+        return not question.is_elsewhere and are_same_person(self._live, one, other)
 
     async def settle(
         self, question: Question, decision: Decision, *, by: str = "", also: Sequence[Operation] = ()
@@ -161,8 +168,8 @@ _CHANGED = (
     "right: the person will be asked about it as it is now."
 )
 _NO_ONE_TO_ASK = (
-    "This needs the approval of a person, so it was not run. A program has asked for it, and its answers go to no chat "
-    "where a person could approve it. Do not try it again."
+    "This needs the approval of a person, so it was not run. No one may approve it in the chat that gets the answer. "
+    "Do not try it again."
 )
 _EXPIRED = "The person was asked and did not answer within {span}, so it was not run."
 
@@ -247,7 +254,12 @@ class ApprovalGate:
             if grant is not None:
                 log.info("approval_granted", tool=call.name, grant=grant.id)
                 return Decision.APPROVED
-        if known is None and job.inbound.sender.is_verified and not job.inbound.is_answered_elsewhere:
+        cannot_answer = role_in(self._live, job.inbound).settings.approve is ApprovalRight.NONE
+        if (
+            known is None
+            and not job.inbound.is_answered_elsewhere
+            and (job.inbound.sender.is_verified or (cannot_answer and self._is_alone(job.inbound)))
+        ):
             log.warning("approval_impossible", tool=call.name)
             return None
         if known is not None and known.decision is not None:
@@ -260,6 +272,7 @@ class ApprovalGate:
             timeout=timeout,
             agent=agent,
             asker="" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id,
+            is_for_others=cannot_answer,
             files=files or (),
             may_always=may_always,
             elsewhere=name if job.inbound.is_answered_elsewhere else "",
@@ -290,6 +303,11 @@ class ApprovalGate:
         finally:
             self._approvals.close(question.id)
         return decision
+
+    def _is_alone(self, inbound: Inbound) -> bool:
+        """Return whether nobody but the sender can answer a question in the chat of a message."""
+        is_direct = inbound.address.kind is PeerKind.DIRECT and inbound.address.channel not in PROGRAM_CHANNELS
+        return is_direct and not is_shared(self._live, inbound.address, inbound.sender)
 
     def may_always(self, state: TurnState, call: ToolCall) -> bool:
         """Return whether the settings of the agent let people allow calls of this tool for good."""

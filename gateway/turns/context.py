@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 
 from msgspec import Struct
 
+from gateway.access.role_table import AskerRoles, Limits
 from gateway.access.rules import Live, is_shared
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import sanitize_name
 from gateway.contract import Inbound, PeerKind
 from gateway.conversation import Message
+from gateway.errors import Refused
 from gateway.files.pictures import with_pictures
 from gateway.files.store import FileStore
 from gateway.job import Job
@@ -112,22 +115,61 @@ class TurnContext:
         self._memory.forget(folder)
         await self.shared_memory.store(scope, folder)
 
-    async def choose_agent(self, job: Job) -> tuple[ConfiguredAgent, MeteredProvider]:
-        """Return the agent that answers, and its provider, charged to the sender."""
+    async def choose_agent(self, job: Job, roles: Callable[[], AskerRoles]) -> tuple[ConfiguredAgent, MeteredProvider]:
+        """Return the agent that answers, and its provider, charged to the sender.
+
+        `roles` are those of the people whom the turn answers. Raises `Refused` if the agent is not for them.
+        """
         # Waits briefly for MCP servers that have just been started: a resumed turn may need one of their tools.
         if self._mcp.servers:
             await self._mcp.wait_ready()
         await self._agents.refresh_skills()
         session = await self._sessions.load_meta(job.session)
-        agent = self._agents.chosen(job.agent, session)
+        agent = self.narrowed(self._agents.chosen(job.agent, session), roles)
         provider = self._meter.open_provider(
             agent,
             person_of(self._live.settings, job.inbound),
+            limits=partial(self.check_roles, agent, roles, (session.repo, session.workspace)),
             # The model has to know who wrote what if several people may write in the session.
             names_senders=is_shared(self._live, job.inbound.address, job.inbound.sender),
             summarize=partial(self._summarize, job, agent),
         )
+        self.check_roles(agent, roles, (session.repo, session.workspace))
         return agent, provider
+
+    def narrowed(self, agent: ConfiguredAgent, roles: Callable[[], AskerRoles]) -> ConfiguredAgent:
+        """Return the agent with the tools and models that people with these roles may use.
+
+        If its model is not for them, its first model that is answers. Raises `Refused` if there is none.
+        """
+        asker, agent = roles(), replace(agent, toolbox=agent.toolbox.under(roles))
+        # A coding agent that chooses its model itself, and one that answers by rules, have no model to compare.
+        if not asker.limits_models or agent.model is None:
+            return agent
+        names = {name: agent.about(name) for name in (agent.model, *agent.models)}
+        allowed = [name for name, info in names.items() if asker.allows_model(name, info.name)]
+        if not allowed:
+            raise Refused(f"No model of the agent {agent.name} is for you. An owner can change your role.")
+        excluded = frozenset(info.name for name, info in names.items() if name not in allowed)
+        agent = replace(agent, excluded_models=excluded)
+        if agent.model in allowed:
+            return agent
+        return replace(agent, model=allowed[0], chosen_model=allowed[0], info=names[allowed[0]])
+
+    def check_roles(
+        self, agent: ConfiguredAgent, roles: Callable[[], AskerRoles], folders: Sequence[str | None]
+    ) -> Limits:
+        """Return the budget of the people as it is now. Raises `Refused` if agent, model or folders are not for them.
+
+        Called before each request of a turn, so that a change of their role holds in a running turn.
+        """
+        asker = roles()
+        asker.check_place(agent.name, filter(None, folders))
+        if agent.model is not None and not asker.allows_model(agent.model, agent.info.name):
+            raise Refused(
+                f"The model {agent.model} is no longer for you, so I stopped. Please send your message again."
+            )
+        return asker.limits(self._live.settings.limits)
 
     async def build_prompt(self, job: Job, agent: ConfiguredAgent) -> tuple[Prompt, int]:
         """Return the prompt, and how many of its messages are older than the turn.
@@ -147,6 +189,7 @@ class TurnContext:
             messages=messages,
             tools=agent.toolbox.specs(),
             model=agent.chosen_model,
+            excluded=agent.excluded_models,
         )
         return prompt, len(before)
 

@@ -10,7 +10,10 @@ from typing import Any
 import msgspec
 import structlog
 
+from config import ApprovalRight
+from config.types import PROGRAM_CHANNELS
 from gateway.access.guests import Person
+from gateway.access.roles import own_role, role_in
 from gateway.access.rules import Live, are_same_person
 from gateway.contract import Inbound
 from gateway.conversation import Json, ToolCall
@@ -138,11 +141,23 @@ class GrantBook:
         for grant in self._grants.values():
             if (grant.agent, grant.workspace) != (agent, workspace) or not grant.covers(call):
                 continue
-            if not grant.accepts_files(files):
+            if not grant.accepts_files(files) or not self._is_valid(grant, senders):
                 continue
             if grant.session == session or (not grant.session and all(self._is_for(grant, each) for each in senders)):
                 return grant
         return None
+
+    def _is_valid(self, grant: Grant, senders: Sequence[Inbound]) -> bool:
+        """Return whether the person who made the grant may still approve such calls, by their role of now."""
+        if grant.by.channel in PROGRAM_CHANNELS:
+            return True
+        given = own_role(self._live, grant.by)
+        if grant.by == grant.person:
+            roles = [given] if given is not None else [role_in(self._live, each) for each in senders]
+            return all(role.settings.approve is not ApprovalRight.NONE for role in roles)
+        # Made for someone else, by an owner or a person with the right for the chat. A role of their own says whether
+        # they still have it; others have it by their chat, or by a proof of their channel.
+        return given is None or given.is_owner or given.settings.approve is ApprovalRight.CHAT
 
     def _is_for(self, grant: Grant, inbound: Inbound) -> bool:
         one, other = (grant.person.channel, grant.person.sender), (inbound.address.channel, inbound.sender.id)

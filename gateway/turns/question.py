@@ -90,12 +90,14 @@ def question_text(
     files: Collection[str] = (),
     may_always: bool = False,
     elsewhere: str = "",
+    is_for_others: bool = False,
 ) -> str:
     """Return the question as plain text. `asker` is named in a group, where not everyone may answer.
 
     `agent` is the coding agent, for calls that have a title.
 
     `elsewhere` is its id if it is asked in a chat of another channel. A plain yes there may be about something else.
+    `is_for_others`: the role of the asker does not let them answer.
     """
     named = f" {elsewhere}" if elsewhere else ""
     # A coding agent describes its calls in a few words of its own. They are quoted, since they may say anything.
@@ -120,6 +122,8 @@ def question_text(
     if may_always:
         lines.append(f"To allow exactly this from now on: /approve{named} session, or /approve{named} always.")
     who = f"{_visible(asker, _MAX_NAME)} or an owner, reply" if asker else "Reply"
+    if is_for_others:
+        who = "An owner, reply"
     span = duration(timedelta(seconds=timeout))
     if elsewhere:
         who = "An owner, press a button or send"

@@ -9,6 +9,8 @@ import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from config.types import PROGRAM_CHANNELS
+from gateway.access.role_table import AskerRoles
+from gateway.access.roles import check_command, role_in, roles_of_all
 from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access, is_owner, is_shared
 from gateway.acp.pool import CodingAgents, CodingTurn, TurnHooks
 from gateway.agent.loop import run_agent, run_tools
@@ -175,6 +177,10 @@ class TurnRunner:
         )
         return details if may_see else ""
 
+    def _roles(self, state: TurnState) -> AskerRoles:
+        """Return the roles of all people whose messages the turn answers so far."""
+        return roles_of_all(self._live, (job.inbound for job in state.jobs))
+
     def _how_to_go_on(self, job: Job) -> str:
         """Return a sentence for a session that ends in error."""
         session = self._sessions.find(job.session)
@@ -197,7 +203,8 @@ class TurnRunner:
         if self._placement.is_used:
             needed = self._placement.needed(job.agent) if session is None else self._placement.needed_by(session)
             self._placement.check(needed)
-        agent, provider = await self._context.choose_agent(job)
+        roles = partial(self._roles, state)
+        agent, provider = await self._context.choose_agent(job, roles)
         state.agent, state.usage = agent, provider.usage
         if notice := self._sessions.take_notice(job.session):
             state.written.append(f"*{notice}*")
@@ -268,6 +275,9 @@ class TurnRunner:
         calls, approvals = tuple(state.calls.values()), state.approvals
 
         async def ask(call: ToolCall, until: asyncio.Event | None) -> bool:
+            if not self._roles(state).allows_tool(call.name):
+                log.info("tool_refused", tool=call.name, reason="the role of the person does not allow it")
+                return False
             asked = await self._gate.ask(state, slot, draft, call, workspace=session.repo, until=until)
             return asked is Decision.APPROVED
 
@@ -363,6 +373,7 @@ class TurnRunner:
         Empty if the session has no turn to retry.
         """
         check_access(self._live, job.inbound)
+        check_command(role_in(self._live, job.inbound), "retry")
         session = await self._sessions.load(job.session)
         undo = undo_last_turn(session.entries)
         if undo is None:
@@ -391,6 +402,13 @@ class TurnRunner:
         else:  # It has ended. The next one may have begun with its end.
             jobs = [state.following] if state.following is not None else []
         return not all(has_access(self._live, each.inbound) for each in jobs)
+
+    def find_refusal(self, job: Job) -> str:
+        """Return why the roles of the people whom the turn of `job` answers no longer allow it, or an empty string."""
+        state = self._running.get(job.turn)
+        if state is None or state.outcome is not None or state.usage is None:
+            return ""  # It has not begun: then it is checked at its start. Or it has ended.
+        return state.usage.find_refusal()
 
     def suspend(self) -> list[str]:
         """Let turns that are cancelled from now on continue after the next start. Return the ids of those turns."""

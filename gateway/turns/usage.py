@@ -11,7 +11,8 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from config import LimitSettings, Settings
+from config import Settings
+from gateway.access.role_table import AskerRoles, Limits
 from gateway.access.rules import Live
 from gateway.agent.context_window import fit
 from gateway.agent.models import ModelInfo
@@ -142,7 +143,7 @@ class TurnUsage:
         person: str,
         *,
         daily: DailyUsage,
-        limits: LimitSettings,
+        limits: Callable[[], Limits],
         about: Callable[[str], ModelInfo],
         now: Callable[[], datetime],
     ) -> None:
@@ -160,20 +161,40 @@ class TurnUsage:
         self.context_tokens = 0
         """Tokens of the last request and its answer: how full the context is."""
 
+    def find_refusal(self) -> str:
+        """Return why the role of a person no longer allows the turn to go on, or an empty string."""
+        try:
+            self._limits()
+        except Refused as refusal:
+            return str(refusal)
+        return ""
+
     async def check_limits(self) -> None:
-        """Raise `LimitReached` if the turn or the person has no tokens left for another request."""
-        limit = self._limits.tokens_per_turn
+        """Raise `LimitReached` if the turn or the person has no tokens or no money left for another request.
+
+        The limits are those of now: the role of the person may have changed during the turn.
+        """
+        limits = self._limits()
+        limit, key = limits.tokens_per_turn
         if limit and self._total >= limit:
             raise LimitReached(
                 f"I stopped: this answer has used {self._total:,} of {limit:,} tokens. "
-                "Try asking for less at once. The bot's operator can raise limits.tokens_per_turn."
+                f"Try asking for less at once. The bot's operator can raise {key}."
             )
-        limit = self._limits.tokens_per_user_per_day
-        used = (await self._daily.today(self.person)).tokens if limit else 0
-        if limit and used >= limit:
+        if not limits.tokens_per_day.value and not limits.cost_per_day.value:
+            return
+        today = await self._daily.today(self.person)
+        limit, key = limits.tokens_per_day
+        if limit and today.tokens >= limit:
             raise LimitReached(
-                f"You've reached today's limit ({used:,} of {limit:,} tokens). It resets at 00:00 UTC. "
-                "The bot's operator can raise limits.tokens_per_user_per_day."
+                f"You've reached today's limit ({today.tokens:,} of {limit:,} tokens). It resets at 00:00 UTC. "
+                f"The bot's operator can raise {key}."
+            )
+        limit, key = limits.cost_per_day
+        if limit and today.cost_micros >= limit * _MICROS:
+            raise LimitReached(
+                f"You've reached today's limit (a cost of {today.cost_micros / _MICROS:.2f} of {limit:.2f}). It resets "
+                f"at 00:00 UTC. The bot's operator can raise {key}."
             )
 
     def charge(self, usage: TokenUsage, *, model: str) -> None:
@@ -419,10 +440,19 @@ class Meter:
         self.calibrations = Calibrations(facts.get(_CALIBRATION_FACT))
 
     def open_provider(
-        self, agent: ConfiguredAgent, person: str, *, names_senders: bool = False, summarize: Summarize | None = None
+        self,
+        agent: ConfiguredAgent,
+        person: str,
+        *,
+        names_senders: bool = False,
+        summarize: Summarize | None = None,
+        limits: Callable[[], Limits] | None = None,
     ) -> MeteredProvider:
-        """Return the agent's provider for one turn, charged to `person`."""
-        limits = self._live.settings.limits
+        """Return the agent's provider for one turn, charged to `person`. `limits` are those of the person's role.
+
+        They are asked for before each request, and may raise `Refused`.
+        """
+        limits = limits or (lambda: AskerRoles(()).limits(self._live.settings.limits))
         return MeteredProvider(
             agent.provider,
             info=agent.info,

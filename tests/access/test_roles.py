@@ -202,4 +202,4 @@ def test_the_lowest_budget_holds(limits: tuple[int | None, int | None], expected
         limits={"tokens_per_user_per_day": 10},
     )
     asker = AskerRoles([given.roles["a"], given.roles["b"]])
-    assert asker.limits(given.settings.limits).tokens_per_day == expected
+    assert asker.limits(given.settings.limits).tokens_per_day.value == expected

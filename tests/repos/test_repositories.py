@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from config import Settings
+from config import RoleSettings, Settings
 from config.work_trees import find_git_folder
+from gateway.access.role_table import Role
 from gateway.access.rules import Live
 from gateway.errors import Refused
 from gateway.repos.repositories import Repositories
 from gateway.text.plain import without_code
 from tests.repos.harness import coding_settings, git, make_repo, needs_git
+
+MEMBER, OWNER = (Role(name=name, settings=RoleSettings(), is_owner=name == "owner") for name in ("member", "owner"))
 
 
 def repositories(configured: Settings) -> Repositories:
@@ -44,25 +47,25 @@ def test_the_default_is_the_first_of_the_agent_or_the_only_one(tmp_path: Path) -
 def test_people_use_the_repositories_of_the_agent_and_owners_all(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     repos = repositories(coding_settings(tmp_path, one, two, coder={"repos": ["two"]}))
-    assert [repo.id for repo in repos.choices("coder", is_owner=False)] == ["two"]
-    assert [repo.id for repo in repos.choices("coder", is_owner=True)] == ["one", "two"]
-    assert repos.choices("main", is_owner=False) == []
+    assert [repo.id for repo in repos.choices("coder", MEMBER)] == ["two"]
+    assert [repo.id for repo in repos.choices("coder", OWNER)] == ["one", "two"]
+    assert repos.choices("main", MEMBER) == []
     with pytest.raises(Refused, match=r"no repository one that you can use here\. Available: two"):
-        repos.choose("coder", is_owner=False, named="one")
-    assert repos.choose("coder", is_owner=True, named="one") == "one"
+        repos.choose("coder", role=MEMBER, named="one")
+    assert repos.choose("coder", role=OWNER, named="one") == "one"
 
 
 def test_a_new_session_keeps_the_repository_if_the_person_still_may_use_it(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     repos = repositories(coding_settings(tmp_path, one, two, coder={"repos": ["two"]}))
-    assert repos.choose("coder", is_owner=True, current="one") == "one"
-    assert repos.choose("coder", is_owner=False, current="one") == "two"
-    assert repos.choose("main", is_owner=True, current="one") == ""
+    assert repos.choose("coder", role=OWNER, current="one") == "one"
+    assert repos.choose("coder", role=MEMBER, current="one") == "two"
+    assert repos.choose("main", role=OWNER, current="one") == ""
     without = repositories(coding_settings(tmp_path, one, two))
     with pytest.raises(Refused, match=r"Send /new @one to choose one\. Available: one, two"):
-        without.choose("coder", is_owner=True)
+        without.choose("coder", role=OWNER)
     with pytest.raises(Refused, match="there is none that you can use"):
-        without.choose("coder", is_owner=False)
+        without.choose("coder", role=MEMBER)
 
 
 @needs_git

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from config import LimitSettings, Settings
+from gateway.access.role_table import AskerRoles
 from gateway.access.rules import Live
 from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
@@ -59,9 +60,9 @@ class Counting:
 async def turn_usage(folder: Path, **limits: int) -> AsyncIterator[tuple[TurnUsage, DailyUsage]]:
     async with await Spool.open(folder) as spool:
         daily = DailyUsage(spool, lambda: NOW)
-        settings = LimitSettings.model_validate(limits)
+        found = AskerRoles(()).limits(LimitSettings.model_validate(limits))
         yield (
-            TurnUsage("ann", daily=daily, limits=settings, about=lambda _model: INFO, now=lambda: NOW),
+            TurnUsage("ann", daily=daily, limits=lambda: found, about=lambda _model: INFO, now=lambda: NOW),
             daily,
         )
 
@@ -240,8 +241,8 @@ async def test_the_daily_limit_resets_at_midnight_utc(tmp_path: Path) -> None:
     today = [NOW]
     async with await Spool.open(tmp_path) as spool:
         daily = DailyUsage(spool, lambda: today[0])
-        limits = LimitSettings(tokens_per_user_per_day=100, tokens_per_turn=0)
-        usage = TurnUsage("ann", daily=daily, limits=limits, about=lambda _model: INFO, now=lambda: today[0])
+        limits = AskerRoles(()).limits(LimitSettings(tokens_per_user_per_day=100, tokens_per_turn=0))
+        usage = TurnUsage("ann", daily=daily, limits=lambda: limits, about=lambda _model: INFO, now=lambda: today[0])
         await usage.check_limits()
         usage.charge(TokenUsage(input_tokens=100, output_tokens=0), model="m")
         with pytest.raises(Refused, match=r"today's limit \(100 of 100 tokens\)"):

@@ -1,7 +1,7 @@
 """Retries with backoff, and fallbacks: asks a busy model again, then the next model, and resumes a cut stream."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import monotonic
@@ -83,7 +83,7 @@ class ResilientProvider:
         """Run one step. If every model fails, raise the first model's failure; the log has the others."""
         answer = StreamResumption()
         first_failure: ProviderFailed | None = None
-        candidates = self._in_order(prompt.model)
+        candidates = self._in_order(prompt.model, prompt.excluded)
         while candidates:
             candidate = candidates.pop(0)
             model = candidate.info.name
@@ -135,11 +135,12 @@ class ResilientProvider:
         if first_failure is not None:
             raise first_failure
 
-    def _in_order(self, model: str | None) -> list[Candidate]:
+    def _in_order(self, model: str | None, excluded: Collection[str]) -> list[Candidate]:
         """Return each model once, those that failed recently last."""
         first = self.own if model in {None, self.own.model} else self._find(model or "")
         unique: dict[str, Candidate] = {}
-        for each in (first, *self._fallbacks):
+        fallbacks = [each for each in self._fallbacks if each.info.name not in excluded]
+        for each in (first, *fallbacks):
             unique.setdefault(each.info.name, each)
         now = self._clock()
         return sorted(unique.values(), key=lambda each: self._skipped_until.get(each.info.name, 0.0) > now)
