@@ -44,6 +44,7 @@ from gateway.commands.archive import ArchiveCommands
 from gateway.commands.deletion import SessionDeletion
 from gateway.commands.info import InfoCommands
 from gateway.commands.pairing import PairingCommands
+from gateway.commands.registry import check_role_commands
 from gateway.commands.reminders import ReminderCommands
 from gateway.commands.repos import RepoCommands
 from gateway.commands.runner import CommandRunner
@@ -244,6 +245,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
 
     # Agents, and their costs.
     mcp = McpServers()
+    check_role_commands(settings)
     agents = AgentRegistry(settings, mcp)
     meter = Meter(live, spool, now=now, metrics=metrics)
     compactor = Compactor(sessions=sessions, meter=meter, spool=spool)
@@ -412,7 +414,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
                 describe_gateway=status.sentence,
                 restart=shutdown.request_restart,
             ).handlers(),
-            **PairingCommands(pairing, now=now).handlers(),
+            **PairingCommands(live, pairing, now=now).handlers(),
         },
         live=live,
         spool=spool,
@@ -572,7 +574,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             ),
             *metrics_routes(status, metrics, is_open=settings.http.open_metrics),
             *spool_routes(spool, delivery),
-            *pairing_routes(pairing),
+            *pairing_routes(pairing, lambda: live.roles),
             *token_routes(tokens),
             *session_routes(archive_routes),
             *(operation.route() for operation in operations),

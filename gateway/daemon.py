@@ -27,6 +27,7 @@ from gateway.cluster.identity import announced_address, shared_digest
 from gateway.cluster.listener import Listener
 from gateway.cluster.node import ClusterNode
 from gateway.cluster.sign_ins import SIGN_OUT_FACTS, SharedSignIns
+from gateway.commands.registry import check_role_commands
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
@@ -331,6 +332,7 @@ class Daemon:
         channels = self.channels.prepare(new)
         plan = plan_reload(old, new, channels.fixed)
         settings = plan.settings
+        check_role_commands(settings)
         agents = await asyncio.to_thread(AgentRegistry, settings, self.mcp)
         await agents.warm_up()
 

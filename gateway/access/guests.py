@@ -8,6 +8,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from config import MEMBER_ROLE, OWNER_ROLE
 from gateway.contract import Address, PeerKind, Sender
 from gateway.spool import SetFact, TakeFact
 
@@ -70,6 +71,10 @@ class Guest(Struct, frozen=True, kw_only=True):
     is_owner: bool = False
     role: str = ""
     """The name of their role. Empty: that of the chat, or `member`."""
+
+    @property
+    def shown_role(self) -> str:
+        return OWNER_ROLE if self.is_owner else self.role or MEMBER_ROLE
 
 
 class Revoked(Struct, frozen=True, kw_only=True):

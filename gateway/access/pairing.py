@@ -9,7 +9,7 @@ from uuid import uuid4
 import structlog
 from msgspec.structs import replace
 
-from config import DmPolicy
+from config import OWNER_ROLE, DmPolicy
 from gateway.access.guests import Applicant, Guest, GuestBook, Person, Revoked, delete_fact, save_fact, take_fact
 from gateway.access.rules import Live
 from gateway.bounded import BoundedDict
@@ -28,7 +28,7 @@ MAX_TRIES = 5
 
 # Thirty-two characters that are hard to confuse with each other: each is five bits.
 _ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-_CODE_LENGTH = 8
+CODE_LENGTH = 8
 _NAME_WIDTH = 64
 
 DENIED = "The owner of this bot has declined your request."
@@ -88,7 +88,8 @@ class Pairing:
                 self._note_decision(asked, "approved")
             elif (now := book.applicants.get(person)) is not None and now.is_denied and not asked.is_denied:
                 self._note_decision(asked, "denied")
-        if guests.keys() - book.guests.keys() or book.revoked.keys() - revoked.keys():
+        has_changed = any(book.guests.get(person) != guest for person, guest in guests.items())
+        if has_changed or book.revoked.keys() - revoked.keys():
             self._on_revoked()
 
     async def request(self, inbound: Inbound, reply: Reply) -> bool:
@@ -101,7 +102,7 @@ class Pairing:
         waiting = [each for each in self.guest_book.waiting(now) if each.person.channel == person.channel]
         if len(waiting) >= MAX_WAITING:
             return False
-        letters = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
+        letters = "".join(secrets.choice(_ALPHABET) for _ in range(CODE_LENGTH))
         code = f"{letters[:4]}-{letters[4:]}"
         applicant = Applicant(
             person=person,
@@ -137,10 +138,10 @@ class Pairing:
 
         The time that this takes does not depend on how much of the code is right.
         """
-        guess = _normalized(code)
+        guess = normalized_code(code)
         found: Applicant | None = None
         for applicant in self.waiting():
-            if hmac.compare_digest(_normalized(applicant.code), guess):
+            if hmac.compare_digest(normalized_code(applicant.code), guess):
                 found = applicant
         if found is not None:
             return found
@@ -158,13 +159,22 @@ class Pairing:
             log.warning("pairing_codes_dropped", count=len(invalid), reason="too many wrong codes were tried")
         raise Refused(UNKNOWN_CODE)
 
-    async def approve(self, applicant: Applicant, *, is_owner: bool = False, also: Sequence[Operation] = ()) -> Guest:
-        """Give `applicant` access, and tell them. Raises `Refused` if their code was used in the meantime."""
+    async def approve(
+        self, applicant: Applicant, *, is_owner: bool = False, role: str = "", also: Sequence[Operation] = ()
+    ) -> Guest:
+        """Give `applicant` access and a role, and tell them. Raises `Refused` if their code was used meanwhile."""
         # Chat, command line and admin API can use the same code at the same time.
         if self.guest_book.applicants.get(applicant.person) != applicant:
             raise Refused(UNKNOWN_CODE)
         now = self._now()
-        guest = Guest(person=applicant.person, name=applicant.name, peer=applicant.peer, since=now, is_owner=is_owner)
+        guest = Guest(
+            person=applicant.person,
+            name=applicant.name,
+            peer=applicant.peer,
+            since=now,
+            is_owner=is_owner or role == OWNER_ROLE,
+            role="" if role == OWNER_ROLE else role,
+        )
         message = Outbound(address=guest.person.direct_chat(guest.peer), text=WELCOME)
         welcome = AddToOutbox(key=f"notice-{uuid4().hex}", turn=None, message=message, at=now, scope=self._spool.home)
         revoked = self.guest_book.revoked.get(guest.person)
@@ -181,7 +191,7 @@ class Pairing:
         self.guest_book.guests[guest.person] = guest
         self._note_decision(applicant, "approved")
         self._post([welcome])
-        log.info("pairing_approved", person=str(guest.person), is_owner=is_owner)
+        log.info("pairing_approved", person=str(guest.person), is_owner=guest.is_owner, role=guest.role)
         return guest
 
     async def deny(self, applicant: Applicant, *, also: Sequence[Operation] = ()) -> Applicant:
@@ -213,6 +223,16 @@ class Pairing:
             )
         return guest
 
+    async def set_role(self, guest: Guest, role: str, *, also: Sequence[Operation] = ()) -> Guest:
+        """Give `guest` another role from now on. It holds for running turns too."""
+        is_owner = role == OWNER_ROLE
+        changed = replace(guest, is_owner=is_owner, role="" if is_owner else role)
+        await self._spool.commit(save_fact(changed), *also)
+        self.guest_book.guests[guest.person] = changed
+        self._on_revoked()
+        log.info("role_changed", person=str(guest.person), role=role)
+        return changed
+
     async def revoke(self, guest: Guest, *, also: Sequence[Operation] = ()) -> Guest:
         """Take the access of `guest` away at once, and stop their work. They get no other code for a day."""
         revoked = Revoked(person=guest.person, name=guest.name, at=self._now())
@@ -240,7 +260,7 @@ class Pairing:
         return self.guest_book.waiting(self._now())
 
     def _note_decision(self, applicant: Applicant, decision: str) -> None:
-        self._decided[_normalized(applicant.code)] = f"{applicant.name or applicant.person} was {decision} already."
+        self._decided[normalized_code(applicant.code)] = f"{applicant.name or applicant.person} was {decision} already."
 
     def _remove(self, applicants: Sequence[Applicant]) -> None:
         for each in applicants:
@@ -253,7 +273,7 @@ class Pairing:
             self.guest_book.applicants[person] = before
 
 
-def _normalized(code: str) -> bytes:
+def normalized_code(code: str) -> bytes:
     """Return a code without separators and case, as people may type it."""
     return "".join(filter(str.isalnum, code)).upper().encode()
 

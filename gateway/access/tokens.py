@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from config import Settings
+from config import MEMBER_ROLE, OWNER_ROLE, Settings
 from config.types import PROGRAM_CHANNELS
 from gateway.access.guests import Person
 from gateway.bounded import BoundedDict
@@ -57,6 +57,10 @@ class ApiToken(Struct, frozen=True, kw_only=True):
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
+
+    @property
+    def shown_role(self) -> str:
+        return OWNER_ROLE if TokenScope.ADMIN in self.scopes else self.role or MEMBER_ROLE
 
     def is_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= now
@@ -222,6 +226,11 @@ class TokenIssuer:
         settings = self._settings()
         _require_known("agent", new.agent, {"main", *settings.agents})
         _require_known("repository", new.repo, {repo.id for repo in settings.repos})
+        _require_known("role", new.role, settings.roles)
+        if new.role and TokenScope.ADMIN in new.scopes:
+            raise Refused("A token with the scope admin is an owner, so it can have no other role.")
+        if new.role == OWNER_ROLE:
+            raise Refused("Only a token with the scope admin is an owner.")
         expires_at = None
         if new.expires_in is not None:
             if not 0 < new.expires_in <= MAX_LIFETIME.total_seconds():
@@ -239,6 +248,7 @@ class TokenIssuer:
             agent=new.agent,
             repo=new.repo,
             session=session or None,
+            role=new.role or "",
             created_at=self._now(),
             expires_at=expires_at,
         )

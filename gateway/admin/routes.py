@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from config import LogLevel, ReloadPlan, Settings
 from gateway.access.guests import Applicant, Guest
 from gateway.access.pairing import Pairing
+from gateway.access.role_table import RoleTable
 from gateway.admin.session_routes import required_text, stream_route
 from gateway.contract import Access, Caller, Channel, Route
 from gateway.conversation import Json
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PAIRING_ACTIONS = ("approve", "deny", "revoke")
+PAIRING_ACTIONS = ("approve", "deny", "revoke", "role")
 STORAGE_TIMEOUT = 60.0
 """Seconds for the checks of the database and the cluster."""
 DOCTOR_TIMEOUT = 180.0
@@ -131,13 +132,13 @@ async def retry_dead_replies(spool: Spool, key: object) -> list[OutboxRow]:
     return [replace(row, state=OutboxState.PENDING) for row in chosen]
 
 
-def pairing_routes(pairing: Pairing) -> list[Route]:
+def pairing_routes(pairing: Pairing, roles: Callable[[], RoleTable]) -> list[Route]:
     async def show(_request: web.Request, _: Caller) -> web.StreamResponse:
         return web.json_response(describe_pairing(pairing))
 
     async def decide(request: web.Request, _: Caller) -> web.StreamResponse:
         action = request.path.rpartition("/")[2]
-        return web.json_response(await decide_pairing(pairing, action, await request.json()))
+        return web.json_response(await decide_pairing(pairing, roles(), action, await request.json()))
 
     return [
         Route(method="GET", path="/pair", access=Access.CONTROL, handle=show),
@@ -159,14 +160,22 @@ def describe_pairing(pairing: Pairing) -> dict[str, Json]:
     }
 
 
-async def decide_pairing(pairing: Pairing, action: str, wanted: Mapping[str, Json]) -> dict[str, Json]:
-    """Approve, deny or revoke access, and return the person it was about."""
+async def decide_pairing(
+    pairing: Pairing, roles: RoleTable, action: str, wanted: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Approve, deny or revoke access, or give a role, and return the person it was about."""
+    role = wanted.get("role")
+    if isinstance(role, str) and role:
+        roles.check_exists(role)
     match action:
         case "approve":
             is_owner = wanted.get("is_owner") is True
             applicant = await pairing.find_applicant(required_text(wanted, "code"))
-            guest = await pairing.approve(applicant, is_owner=is_owner)
+            guest = await pairing.approve(applicant, is_owner=is_owner, role=role if isinstance(role, str) else "")
             return {"approved": _describe_guest(guest)}
+        case "role":
+            guest = pairing.find_guest(required_text(wanted, "id"))
+            return {"changed": _describe_guest(await pairing.set_role(guest, required_text(wanted, "role")))}
         case "deny":
             applicant = await pairing.find_applicant(required_text(wanted, "code"))
             return {"denied": _describe_applicant(await pairing.deny(applicant))}
@@ -188,7 +197,7 @@ def _describe_guest(guest: Guest) -> dict[str, Json]:
     return {
         "id": str(guest.person),
         "name": guest.name,
-        "role": "owner" if guest.is_owner else "user",
+        "role": guest.shown_role,
         "since": guest.since.isoformat(),
     }
 

@@ -58,6 +58,7 @@ def _describe(token: ApiToken, *, is_expired: bool = False) -> dict[str, Json]:
         "agent": token.agent,
         "repo": token.repo,
         "session": token.session,
+        "role": token.shown_role,
         "created_at": token.created_at.isoformat(),
         "expires_at": token.expires_at.isoformat() if token.expires_at else None,
         "last_used_at": token.last_used_at.isoformat() if token.last_used_at else None,

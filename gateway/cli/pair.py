@@ -11,6 +11,7 @@ from pathlib import Path
 from config import Settings
 from gateway.access.guests import FACTS, GuestBook
 from gateway.access.pairing import Pairing
+from gateway.access.role_table import RoleTable
 from gateway.access.rules import Live
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.routes import PAIRING_ACTIONS, decide_pairing, describe_pairing
@@ -27,20 +28,26 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     parser = command_parser("pair", "List people who asked for access to a bot, and decide about them.", config)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--owner", action="store_true", help="with approve: make them an owner")
+    parser.add_argument("--role", help="with approve: the role that they get, a table in [roles]; without this, member")
     parser.add_argument(
         "action",
         nargs="?",
         choices=("list", *PAIRING_ACTIONS),
         default="list",
-        help="list (default), approve CODE, deny CODE or revoke ID",
+        help="list (default), approve CODE, deny CODE, revoke ID or role ID ROLE",
     )
     parser.add_argument("subject", nargs="?", metavar="CODE|ID", help="the code or ID that the list shows")
+    parser.add_argument("new_role", nargs="?", metavar="ROLE", help="with role: the role that they get from now on")
     options = parser.parse_args(arguments)
     if options.action != "list" and not options.subject:
-        wanted = "an ID" if options.action == "revoke" else "a code"
+        wanted = "a code" if options.action in {"approve", "deny"} else "an ID"
         parser.error(f"`pair {options.action}` needs {wanted}. `gatehouse pair list` shows it.")
     if options.owner and options.action != "approve":
         parser.error("--owner works only with `approve`.")
+    if options.role and (options.action != "approve" or options.owner):
+        parser.error("--role works only with `approve`, and without --owner.")
+    if bool(options.new_role) != (options.action == "role"):
+        parser.error("Write it as `gatehouse pair role ID ROLE`. Other actions take no second argument.")
     settings = load_settings(options.config, resolves=False).settings
     log_to_stderr()
     answer = asyncio.run(_ask(settings, options))
@@ -51,6 +58,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     match answer:
         case {"approved": {"id": who, "name": name, "role": role}}:
             lines = [f"{name or who} ({who}) now has access as {role}, and has been notified."]
+        case {"changed": {"id": who, "name": name, "role": role}}:
+            lines = [f"{name or who} ({who}) has the role {role} from now on."]
         case {"denied": {"id": who, "name": name}}:
             lines = [f"{name or who} ({who}) was denied and can't request a new code for 24 hours."]
         case {"revoked": {"id": who, "name": name}}:
@@ -71,6 +80,7 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
     directory = settings.gateway.data_dir
     # Each action reads the fields that it needs.
     wanted: dict[str, Json] = {"code": options.subject, "id": options.subject, "is_owner": options.owner}
+    wanted["role"] = options.new_role or options.role
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
             if options.action == "list":
@@ -85,7 +95,7 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
             pairing = Pairing(book, spool, now=now, also_ends=grants.remove_people)
             if options.action == "list":
                 return describe_pairing(pairing)
-            return await decide_pairing(pairing, options.action, wanted)
+            return await decide_pairing(pairing, RoleTable(settings), options.action, wanted)
 
 
 def _field(row: Json, name: str) -> str:

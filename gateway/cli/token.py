@@ -63,6 +63,7 @@ def _parser(config: Path | None) -> SettingsParser:
     )
     create.add_argument("--agent", help="the only agent that the program may use")
     create.add_argument("--repo", help="the only repository that the program may use")
+    create.add_argument("--role", help="the role of the program: a table in [roles]; without this, member")
     create.add_argument("--session", help="the session that requests belong to if they name no other")
     create.add_argument(
         "--expires",
@@ -98,7 +99,8 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
     """Ask the running daemon. If none runs, use its spool under its lock."""
     directory = settings.gateway.data_dir
     action = options.action or "list"
-    names = {"create": ("name", "scopes", "agent", "repo", "session", "expires_in"), "revoke": ("id",)}.get(action, ())
+    fields = ("name", "scopes", "agent", "repo", "session", "role", "expires_in")
+    names = {"create": fields, "revoke": ("id",)}.get(action, ())
     wanted: dict[str, Json] = {name: getattr(options, name) for name in names}
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
@@ -124,7 +126,7 @@ def _table(tokens: Sequence[Json]) -> str:
     if not tokens:
         return "There are no API tokens. `gatehouse token create NAME --scope read,prompt` creates one."
     now = datetime.now(UTC)
-    rows = [("id", "name", "scopes", "only", "expires", "last used")]
+    rows = [("id", "name", "scopes", "role", "only", "expires", "last used")]
     for token in tokens:
         assert isinstance(token, dict)  # noqa: S101 - for mypy; `describe_tokens` makes them.
         scopes, used, expires = token["scopes"], token["last_used_at"], token["expires_at"]
@@ -135,6 +137,7 @@ def _table(tokens: Sequence[Json]) -> str:
                 str(token["id"]),
                 str(token["name"]),
                 ", ".join(map(str, scopes)) if isinstance(scopes, list) else "",
+                str(token["role"]),
                 ", ".join(bound) or "-",
                 f"{until} (expired)" if token["is_expired"] else until,
                 ago(datetime.fromisoformat(str(used)), now) if used else "never",

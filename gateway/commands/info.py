@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gateway.access.roles import role_in
+from gateway.access.roles import role_in, roles_of_all
 from gateway.access.rules import Live
 from gateway.commands.agents import agent_of
 from gateway.commands.command import Answer, Call, Handlers
@@ -21,6 +21,7 @@ MAX_PEOPLE = 10
 RESTARTED_BY = "restarted_by"
 """The fact in the spool that names the chat to tell about the next start."""
 _CENT = 0.01
+_MICROS = 1_000_000
 GREETING = (
     "Hello! Send me a message, and I'll answer.\n"
     "/new starts another session, and /stop ends an answer that takes too long.\n"
@@ -96,8 +97,11 @@ class InfoCommands:
 
     async def usage(self, call: Call) -> Answer:
         today = await self._meter.daily.today(person_of(self._live.settings, call.inbound))
-        limit = self._live.settings.limits.tokens_per_user_per_day
+        limits = roles_of_all(self._live, [call.inbound]).limits(self._live.settings.limits)
+        limit, cost = limits.tokens_per_day.value, limits.cost_per_day.value
         left = f"; {max(0, limit - today.tokens):,} of {limit:,} tokens are left" if limit else ""
+        if cost:
+            left += f"; {max(0.0, cost - today.cost_micros / _MICROS):.2f} of {cost:.2f} can still be spent"
         lines = [f"You, today (UTC): {describe_usage(today)}{left}."]
         if (session := self._sessions.active(call.routed.scope)) is not None:
             lines.append(f"This session: {describe_usage(session.spent)}.")
@@ -110,9 +114,8 @@ class InfoCommands:
     async def whoami(self, call: Call) -> Answer:
         sender = call.inbound.sender
         role = role_in(self._live, call.inbound)
-        return Answer(
-            text=f"You are {sender.name or sender.id} (id {sender.id} on {call.inbound.address.channel}), {role.name}."
-        )
+        who = f"You are {sender.name or sender.id} (id {sender.id} on {call.inbound.address.channel}), {role.name}."
+        return Answer(text="\n".join([who, *role.describe()]))
 
     async def restart(self, call: Call) -> Answer:
         if not call.is_granted:
@@ -134,6 +137,6 @@ class InfoCommands:
 def describe_usage(used: UsageTotal) -> str:
     """Return tokens and cost as text. The cost is in the currency of the configured prices."""
     cached = f" ({used.cached_tokens:,} cached)" if used.cached_tokens else ""
-    cost = used.cost_micros / 1_000_000
+    cost = used.cost_micros / _MICROS
     price = f", cost {cost:.2f}" if cost >= _CENT else f", cost {cost:.4f}"
     return f"{used.input_tokens:,} tokens read{cached}, {used.output_tokens:,} written{price if cost else ''}"

@@ -1,10 +1,13 @@
 """All commands. The parser, `/help` and the menus of the platforms are made from this list."""
 
+from config import Settings
 from gateway.access.rights import Action, is_open_to_all
+from gateway.access.role_table import matches
 from gateway.access.roles import role_of
 from gateway.access.rules import Live
 from gateway.commands.command import Command, CommandKind
 from gateway.contract import Address, Sender
+from gateway.errors import CannotStart
 
 # The next four are also used by name: a plain yes or no becomes APPROVE or DENY, RETRY is run as a turn, and AGENT runs
 # at intake if it starts a session.
@@ -163,7 +166,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         name="pair approve",
-        arguments="<code>",
+        arguments="<code> [role]",
         summary="Approve an access request (owner)",
         is_personal=True,
         is_for_owners=True,
@@ -182,6 +185,13 @@ COMMANDS: tuple[Command, ...] = (
         is_personal=True,
         is_for_owners=True,
     ),
+    Command(
+        name="pair role",
+        arguments="<id> <role>",
+        summary="Give an approved person another role (owner)",
+        is_personal=True,
+        is_for_owners=True,
+    ),
     Command(name="restart", summary="Restart the gateway; no messages are lost (owner)", is_for_owners=True),
     Command(name="start", summary="Show how to begin", is_personal=True),
     Command(name="help", summary="Show this list", is_personal=True),
@@ -189,6 +199,20 @@ COMMANDS: tuple[Command, ...] = (
 
 BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
 """Commands by their names and aliases."""
+
+
+def check_role_commands(settings: Settings) -> None:
+    """Raise `CannotStart` if a role names a command that does not exist."""
+    names = [command.name for command in COMMANDS]
+    faults = []
+    for role, table in settings.roles.items():
+        for pattern in table.commands or ():
+            wanted = pattern.lower().removeprefix("/")
+            if not any(matches([wanted], each) for each in names):
+                hint = f"Write it as `{BY_NAME[wanted].name}`." if wanted in BY_NAME else "/help lists the commands."
+                faults.append(f"roles.{role}.commands: `{pattern}` matches no command. {hint}")
+    if faults:
+        raise CannotStart("\n".join(faults))
 
 
 def usable_commands(live: Live, address: Address | None = None, sender: Sender | None = None) -> list[Command]:

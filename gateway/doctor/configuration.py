@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from config import ConfigError, FileSharing, HttpSettings, Loaded, Problem, Settings
 from gateway.adapters.registry import ChannelRegistry
+from gateway.commands.registry import check_role_commands
 from gateway.contract import Address, Channel, CommandInfo, EarlierMessage, Line, OpenQuestion, Sender, SessionInfo
 from gateway.conversation import Json
 from gateway.database.migrate import missing_extra
@@ -50,6 +51,10 @@ def check_config(load: Callable[[], Loaded], *, is_running: bool) -> ConfigRepor
         return ConfigReport(source=str(invalid.path or "The settings"), problems=invalid.problems)
     settings = loaded.settings
     errors = [*agent_faults(settings), *_folder_errors(settings)]
+    try:
+        check_role_commands(settings)
+    except CannotStart as fault:
+        errors.append(str(fault))
     if extra := missing_extra(settings.storage):
         errors.append(extra)
     if settings.files.shared is FileSharing.S3:

@@ -40,7 +40,8 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
     assert "now has access as owner" in approved.stdout
     assert asyncio.run(welcomed(tmp_path / "data")) == [("2", OutboxState.PENDING)]
     with running(tmp_path):
-        assert "now has access as user" in gatehouse("pair", "approve", "ABCD-EFG3", home=tmp_path).stdout
+        approved = gatehouse("pair", "approve", "ABCD-EFG3", "--role", "guest", home=tmp_path)
+        assert "now has access as guest" in approved.stdout
         assert "was denied" in gatehouse("pair", "deny", "ABCD-EFG4", home=tmp_path).stdout
         wrong = gatehouse("pair", "approve", "ABCD-EFG4", home=tmp_path)
         assert (wrong.returncode, "was denied already" in wrong.stderr) == (1, True)
@@ -49,9 +50,16 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
         found = json.loads(gatehouse("pair", "--json", home=tmp_path).stdout)
         assert [(each["id"], each["role"]) for each in found["guests"]] == [
             ("telegram:2", "owner"),
-            ("telegram:3", "user"),
+            ("telegram:3", "guest"),
         ]
         assert found["waiting"] == []
+        changed = gatehouse("pair", "role", "telegram:3", "owner", home=tmp_path)
+        assert "has the role owner from now on" in changed.stdout
+        wrong = gatehouse("pair", "role", "telegram:3", "boss", home=tmp_path)
+        assert (wrong.returncode, "no role boss" in wrong.stderr) == (1, True)
+    assert "has the role member" in gatehouse("pair", "role", "telegram:3", "member", home=tmp_path).stdout
+    wrong = gatehouse("pair", "role", "telegram:3", home=tmp_path)
+    assert (wrong.returncode, "pair role ID ROLE" in wrong.stderr) == (2, True)
     assert "no longer has access" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
     revoked = json.loads(gatehouse("pair", "revoke", "telegram:2", "--json", home=tmp_path).stdout)
     assert revoked["revoked"]["id"] == "telegram:2"

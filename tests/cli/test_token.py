@@ -62,7 +62,9 @@ def test_tokens_are_created_listed_and_revoked_with_and_without_a_running_daemon
 
 def test_the_secret_is_in_the_json_once(tmp_path: Path) -> None:
     home = home_of(tmp_path)
-    made = json.loads(gatehouse("token", "create", "ci", "--scope", "read", "--json", home=home).stdout)
+    options = ("ci", "--scope", "read", "--role", "guest", "--json")
+    made = json.loads(gatehouse("token", "create", *options, home=home).stdout)
+    assert made["created"]["role"] == "guest"
     assert made["secret"].startswith(f"gh_{made['created']['id']}_")
     assert "digest" not in made["created"]
 
@@ -79,6 +81,9 @@ def test_the_secret_is_in_the_json_once(tmp_path: Path) -> None:
         (("create", "ci", "--scope", "read", "--expires", "0d"), 1, "100 years"),
         (("create", "ci", "--scope", "read", "--agent", "nobody"), 1, "no agent called `nobody`"),
         (("create", "ci", "--scope", "read", "--repo", "nowhere"), 1, "no repository called `nowhere`"),
+        (("create", "ci", "--scope", "read", "--role", "boss"), 1, "no role called `boss`"),
+        (("create", "ci", "--scope", "admin", "--role", "guest"), 1, "is an owner"),
+        (("create", "ci", "--scope", "read", "--role", "owner"), 1, "Only a token with the scope admin"),
         (("create", " ", "--scope", "read"), 1, "needs a name"),
         (("revoke",), 2, "ID"),
         (("revoke", "0123456789"), 1, "No token has this id"),

@@ -11,7 +11,7 @@ from gateway.contract import Address, PeerKind, Sender
 from tests.daemon.harness import ask, gateway, settings
 
 OWNER, GUEST = Sender(id="1", is_owner=True), Sender(id="2")
-FOR_OWNERS = {"pair", "pair approve", "pair deny", "pair revoke", "restart", "workspace"}
+FOR_OWNERS = {"pair", "pair approve", "pair deny", "pair revoke", "pair role", "restart", "workspace"}
 UNSHARED = {"session delete", "clear"}
 
 
