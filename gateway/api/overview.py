@@ -1,14 +1,17 @@
 """The routes of the API about the gateway as a whole: repositories, agents, usage and health."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from config import OWNER_ROLE
 from config.types import API_CHANNEL
 from gateway import __version__
+from gateway.access.role_table import AskerRoles
 from gateway.access.rules import Live
 from gateway.api import types as t
 from gateway.api.operation import ApiCall
+from gateway.api.programs import role_of_caller
 from gateway.contract import TokenScope
 from gateway.http.routes import Health
 from gateway.job import Job
@@ -45,7 +48,12 @@ class Overview:
 
     async def repos(self, call: ApiCall) -> t.RepoList:
         token = self._live.token_book.find(call.caller.token)
-        ids = [repo.id for repo in self._live.settings.repos if token is None or token.repo in (None, repo.id)]
+        role = role_of_caller(self._live, call.caller)
+        ids = [
+            repo.id
+            for repo in self._live.settings.repos
+            if (token is None or token.repo in (None, repo.id)) and role.may_use_repo(repo.id, is_usual=True)
+        ]
         is_git = self._repos.has_coding_agents
         if token is not None and token.agent is not None:
             is_git = self._repos.is_coding_agent(token.agent)
@@ -53,16 +61,53 @@ class Overview:
 
     async def agents(self, call: ApiCall) -> t.AgentList:
         token = self._live.token_book.find(call.caller.token)
+        role = role_of_caller(self._live, call.caller)
+        asker = AskerRoles([role])
         return t.AgentList(
             agents=[
                 t.AgentInfo(
                     id=agent.name,
                     model=agent.model,
                     backend=self._live.settings.agents[agent.name].backend,
-                    tools=sorted(spec.name for spec in agent.toolbox.specs()),
+                    tools=sorted(spec.name for spec in agent.toolbox.under(lambda: asker).specs()),
                 )
                 for agent in self._agents
-                if token is None or token.agent in (None, agent.name)
+                if (token is None or token.agent in (None, agent.name)) and role.is_answered_by(agent.name)
+            ]
+        )
+
+    async def roles(self, call: ApiCall) -> t.RoleList:
+        """Return all roles of the settings, and those that people or tokens still have although they are gone."""
+        del call
+        table, settings = self._live.roles, self._live.settings
+        guests, tokens = self._live.guest_book.guests.values(), self._live.token_book.tokens.values()
+        given = {each.shown_role for each in guests} | {each.shown_role for each in tokens}
+        return t.RoleList(
+            roles=[
+                t.RoleInfo(
+                    name=name,
+                    is_configured=name in table.roles,
+                    commands=_list(role.commands),
+                    agents=_list(role.agents),
+                    models=_list(role.models),
+                    tools=_list(role.tools),
+                    ask=list(role.ask),
+                    workspaces=_list(role.workspaces),
+                    approve=role.approve,
+                    moderate=role.moderate,
+                    tokens_per_day=role.tokens_per_day,
+                    tokens_per_turn=role.tokens_per_turn,
+                    cost_per_day=role.cost_per_day,
+                    people=[
+                        *(settings.gateway.owners if name == OWNER_ROLE else ()),
+                        *(person for person, given_role in table.people.items() if given_role == name),
+                        *(str(guest.person) for guest in guests if guest.shown_role == name),
+                    ],
+                    chats=[chat for chat, given_role in table.chats.items() if given_role == name],
+                    tokens=[token.id for token in tokens if token.shown_role == name],
+                )
+                for name in (*table.roles, *sorted(given - table.roles.keys()))
+                for role in (table[name].settings,)
             ]
         )
 
@@ -125,3 +170,7 @@ def token_count(total: UsageTotal) -> t.TokenCount:
         output_tokens=total.output_tokens,
         cost_micros=total.cost_micros,
     )
+
+
+def _list(patterns: Sequence[str] | None) -> list[str] | None:
+    return None if patterns is None else list(patterns)

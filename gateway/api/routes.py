@@ -284,6 +284,16 @@ def _overview_operations(overview: Overview) -> list[ApiOperation]:
             response=t.AgentList,
         ),
         ApiOperation(
+            name="listRoles",
+            method="GET",
+            path="/api/roles",
+            tag="Gateway",
+            summary="List the roles, what they allow, and who has them",
+            scope=TokenScope.ADMIN,
+            handle=overview.roles,
+            response=t.RoleList,
+        ),
+        ApiOperation(
             name="getUsage",
             method="GET",
             path="/api/usage",

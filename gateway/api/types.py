@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from config import ApprovalRight
 from gateway.sessions import SessionStatus
 from gateway.sessions.state import UtcTime
 
@@ -292,6 +293,34 @@ class AgentInfo(Response, frozen=True, kw_only=True):
 
 class AgentList(Response, frozen=True, kw_only=True):
     agents: list[AgentInfo]
+
+
+class RoleInfo(Response, frozen=True, kw_only=True):
+    """A role. A list that is null limits nothing."""
+
+    name: str
+    is_configured: bool
+    """False for a role that people or tokens have, and that the settings no longer define."""
+    commands: list[str] | None
+    agents: list[str] | None
+    models: list[str] | None
+    tools: list[str] | None
+    ask: list[str]
+    workspaces: list[str] | None
+    approve: ApprovalRight
+    moderate: bool
+    tokens_per_day: int | None
+    tokens_per_turn: int | None
+    cost_per_day: float | None
+    people: list[str]
+    """Those whom the settings give the role, and those who were approved with it."""
+    chats: list[str]
+    tokens: list[str]
+    """The ids of the tokens that have the role."""
+
+
+class RoleList(Response, frozen=True, kw_only=True):
+    roles: list[RoleInfo]
 
 
 class UsageOfPerson(TokenCount, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import aiohttp
@@ -28,7 +28,6 @@ class ApiResponse:
     is_cut: bool
     retry_after: float | None = None
     """Seconds that the server asks to wait."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 async def call_api(
@@ -61,7 +60,6 @@ async def call_api(
                 body=content,
                 is_cut=is_cut,
                 retry_after=retry_after(response.headers.get("Retry-After", "")),
-                headers=response.headers,
             )
     except aiohttp.ClientConnectorDNSError as error:
         raise FetchFailed(f"There is no host {name}.") from error

@@ -93,29 +93,6 @@ def read_results(settings: SearchSettings, answer: Json) -> list[SearchResult]:
     return list(results.values())[: settings.max_results]
 
 
-def count_unresponsive(settings: SearchSettings, answer: Json) -> int:
-    """Return how many of the engines that SearXNG asks have blocked it or timed out. Then an empty list says little."""
-    if settings.engine is not SearchEngine.SEARXNG:
-        return 0
-    silent = find(answer, "/unresponsive_engines")
-    return len(silent) if isinstance(silent, list) else 0
-
-
-def quota_reset(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until all exhausted quotas of Brave are reset: `X-RateLimit-Reset: 1, 1419704`."""
-    # https://api.search.brave.com/app/documentation/web-search/response-headers
-    left, reset = (
-        headers.get(name, "")[:200].replace(" ", "").split(",")
-        for name in ("X-RateLimit-Remaining", "X-RateLimit-Reset")
-    )
-    waits = (
-        float(seconds)
-        for rest, seconds in zip(left, reset, strict=False)
-        if rest == "0" and seconds.isascii() and seconds.isdecimal()
-    )
-    return max(waits, default=None)
-
-
 def _read(result: Json, title_at: str, url_at: str, snippet_at: str) -> Iterator[SearchResult]:
     title, url, snippet = (find(result, pointer) for pointer in (title_at, url_at, snippet_at))
     if not isinstance(url, str) or not _is_web_url(url):

@@ -13,15 +13,7 @@ from gateway.conversation import Json
 from gateway.errors import GatehouseError
 from gateway.safe_http.client import FetchFailed
 from gateway.safe_http.json_api import ApiResponse, call_api, is_redirect
-from gateway.text.plain import count
-from gateway.web_search.engines import (
-    NoResultList,
-    SearchResult,
-    count_unresponsive,
-    make_request,
-    quota_reset,
-    read_results,
-)
+from gateway.web_search.engines import NoResultList, SearchResult, make_request, read_results
 
 MAX_BYTES = 2_000_000
 """The largest answer that is read."""
@@ -29,8 +21,6 @@ MAX_BYTES = 2_000_000
 _REJECTED_BY_BRAVE = b"SUBSCRIPTION_TOKEN_INVALID"
 _OVER_THE_PLAN = {432, 433}
 """Tavily's own statuses: the limit of the plan, and that of the account's budget."""
-_LONGEST_WAIT = 3600.0
-"""Seconds. What lasts longer is no rate limit, but the quota of a plan."""
 _OPERATOR = "Only the operator can fix that, so go on without a search."
 
 log = structlog.get_logger()
@@ -86,14 +76,9 @@ def _check_status(settings: SearchSettings, response: ApiResponse) -> None:
     if status == HTTPStatus.OK:
         return
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        seconds = response.retry_after
-        if seconds is None and settings.engine is SearchEngine.BRAVE:
-            seconds = quota_reset(response.headers)
-        if (seconds or 0) <= _LONGEST_WAIT:
-            wait = f"Try again in {count(ceil(seconds), 'second')}" if seconds else "Try again later"
-            raise SearchFailed(f"The search engine allows no more searches at the moment. {wait}.")
-    is_over = status in _OVER_THE_PLAN and settings.engine is SearchEngine.TAVILY
-    if is_over or status in {HTTPStatus.PAYMENT_REQUIRED, HTTPStatus.TOO_MANY_REQUESTS}:
+        wait = f"Try again in {ceil(response.retry_after)} seconds" if response.retry_after else "Try again later"
+        raise SearchFailed(f"The search engine allows no more searches at the moment. {wait}.")
+    if status in _OVER_THE_PLAN and settings.engine is SearchEngine.TAVILY:
         raise SearchFailed(f"The plan of the search engine's account is used up. {_OPERATOR}")
     if status == HTTPStatus.FORBIDDEN and settings.engine is SearchEngine.SEARXNG:
         # https://docs.searxng.org/admin/settings/settings_search.html
@@ -118,7 +103,7 @@ def _read(settings: SearchSettings, response: ApiResponse) -> list[SearchResult]
         raise SearchFailed(f"The answer of the search engine is larger than {MAX_BYTES // 1_000_000} MB.")
     try:
         answer: Json = msgspec.json.decode(response.body)
-        results = read_results(settings, answer)
+        return read_results(settings, answer)
     except NoResultList as missing:
         raise SearchFailed(
             f"The answer of the search engine has no list of results at {missing!s}. {_OPERATOR}"
@@ -126,9 +111,3 @@ def _read(settings: SearchSettings, response: ApiResponse) -> list[SearchResult]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         kind = "an HTML page" if response.body.lstrip()[:1] == b"<" else "something else"
         raise SearchFailed(f"The search engine answered with {kind} instead of JSON. {_OPERATOR}") from error
-    if not results and (silent := count_unresponsive(settings, answer)):
-        raise SearchFailed(
-            f"The search engine has no results, because {silent} of the engines that it asks did not answer. "
-            "Try again later."
-        )
-    return results
