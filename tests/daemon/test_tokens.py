@@ -71,6 +71,7 @@ async def test_tokens_are_managed_through_the_control_socket(tmp_path: Path) -> 
             "agent": "main",
             "repo": None,
             "session": None,
+            "role": "member",
             "created_at": token.created_at.isoformat(),
             "expires_at": token.expires_at.isoformat() if token.expires_at else "",
             "last_used_at": None,

@@ -21,7 +21,7 @@ from tests.sandbox.harness import needs_sandbox
 
 ADA = Sender(id="ada", name="Ada", is_owner=True)
 BOB = Sender(id="bob", name="Bob")
-SECRET = "PK\x03\x04 the secret of Ada"
+SECRET = "7z\x01\x02 the secret of Ada"
 SCOPE = "agent:main:loopback:direct:{}"
 
 
@@ -75,7 +75,7 @@ async def done(
 
 async def upload(chat: LoopbackChannel, sender: Sender) -> str:
     """Send a file, and return the path under which the agent finds it."""
-    await chat.say("look", peer=sender.id, sender=sender, attachments=[offered(name="secret.zip")])
+    await chat.say("look", peer=sender.id, sender=sender, attachments=[offered(name="secret.7z")])
     text = (await chat.hear_message()).text
     return text.partition("saved as ")[2].rstrip("]")
 
@@ -150,16 +150,16 @@ async def test_the_tools_of_a_session_see_its_attachments(tmp_path: Path) -> Non
         assert path.startswith("/attachments/")
         assert await done(chat, ADA, ("list_files", {})) == "/attachments/"
         assert Path(path).name in await done(chat, ADA, ("list_files", {"path": "/attachments"}))
-        assert path in await done(chat, ADA, ("search_files", {"name": "*.zip"}))
+        assert path in await done(chat, ADA, ("search_files", {"name": "*.7z"}))
         refused = await done(chat, ADA, ("write_file", {"path": path, "content": "x"}))
-        assert refused == "The files in /attachments cannot be changed. Write to a file in the workspace instead."
+        assert refused == f"{path!r} cannot be changed. Write to a file in the workspace instead."
         await chat.say(json.dumps([("send_file", {"path": path})]), peer="ada", sender=ADA)
         while (heard := await chat.hear()).how != "file":
             pass
     assert heard.content == SECRET.encode()
     assert heard.message is not None
     assert heard.message.file is not None
-    assert heard.message.file.name == "secret.zip"
+    assert heard.message.file.name == "secret.7z"
 
 
 async def test_a_path_of_an_older_transcript_still_names_its_attachment(tmp_path: Path) -> None:
@@ -178,18 +178,18 @@ async def test_deleting_a_session_deletes_its_attachments_for_the_tools(tmp_path
         assert "There is no" in await done(chat, ADA, ("read_file", {"path": path}))
         await told(chat, ADA, "/session delete 1 yes")
         assert await done(chat, ADA, ("read_file", {"path": "notes.txt"})) == "kept"
-    assert not files_named(tmp_path, "*secret.zip*")
+    assert not files_named(tmp_path, "*secret.7z*")
 
 
 async def test_a_download_that_outlives_its_session_leaves_no_file(tmp_path: Path) -> None:
     async with obedient(tmp_path) as (daemon, chat):
         await told(chat, ADA, "hello")
         chat.files["F"] = None
-        await chat.say("look", peer="ada", sender=ADA, attachments=[offered(name="secret.zip")])
+        await chat.say("look", peer="ada", sender=ADA, attachments=[offered(name="secret.7z")])
         await daemon.sessions.delete(SCOPE.format("ada"))
         chat.files["F"] = SECRET.encode()
         await chat.hear_message()
-    assert not files_named(tmp_path, "*secret.zip*")
+    assert not files_named(tmp_path, "*secret.7z*")
 
 
 @pytest.mark.parametrize("place", ["shared", "repo"])

@@ -67,4 +67,4 @@ def test_the_daemon_loads_the_example_and_answers_a_letter(installed: Path, tmp_
         answer = json.loads(answers[0].read_text())
         assert daemon.stop() == 0
     assert answer["to"] == "ada"
-    assert "user" in answer["text"]
+    assert "ada on pigeon" in answer["text"]

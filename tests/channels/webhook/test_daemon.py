@@ -223,7 +223,7 @@ async def test_a_tool_that_needs_approval_is_denied_at_once_where_no_one_can_be_
     assert rocket.launched == []
     result = provider.prompts[-1].messages[-1]
     assert isinstance(result, ToolMessage)
-    assert "answers go to no chat" in str(result.outcomes)
+    assert "No one may approve it in the chat that gets the answer" in str(result.outcomes)
 
 
 async def test_a_hook_cannot_approve_what_it_asked_for(tmp_path: Path) -> None:
