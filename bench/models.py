@@ -1,7 +1,7 @@
 """Measures what Gatehouse adds to the time of a model: per step, per first chunk and per stream, and request sizes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.build import open_daemon
 from gateway.conversation import AssistantMessage, Message, ToolCall, ToolMessage, ToolOutcome, UserMessage
 from tests.agent.wire import ANTHROPIC, OPENAI, Dialect, serving
+from tests.skills.harness import add_skill
 
 RUNS = 8
 STEP_LIMIT = 0.5
@@ -34,6 +35,7 @@ FIRST_LIMIT_MS = 5
 STREAMS = 50
 LAG_LIMIT_MS = 50
 SIZE_LIMIT = 4_000
+SKILLS = 10
 
 
 @tool
@@ -72,14 +74,15 @@ def rows() -> Iterator[Row]:
             target=f"p99 < {LAG_LIMIT_MS} ms",
             is_met=lag < LAG_LIMIT_MS,
         )
-    sizes = {api.kind: asyncio.run(_size(api)) for api in (OPENAI, ANTHROPIC)}
-    yield Row(
-        what='the request for a first "hello", default tools',
-        measured=", ".join(f"{kind} {size:,} bytes" for kind, size in sizes.items()),
-        baseline="",
-        target=f"< {SIZE_LIMIT:,} bytes",
-        is_met=max(sizes.values()) < SIZE_LIMIT,
-    )
+    for skills in (0, SKILLS):
+        sizes = {api.kind: asyncio.run(_size(api, skills)) for api in (OPENAI, ANTHROPIC)}
+        yield Row(
+            what=f'the request for a first "hello", default tools{f", {skills} skills" if skills else ""}',
+            measured=", ".join(f"{kind} {size:,} bytes" for kind, size in sizes.items()),
+            baseline="",
+            target=f"< {SIZE_LIMIT:,} bytes",
+            is_met=max(sizes.values()) < SIZE_LIMIT,
+        )
 
 
 async def _steps(url: str) -> tuple[float, float]:
@@ -128,11 +131,14 @@ def _prompt(steps: int) -> Prompt:
 
 
 @asynccontextmanager
-async def _gateway(folder: Path, provider: dict[str, object]) -> AsyncIterator[LoopbackChannel]:
+async def _gateway(
+    folder: Path, provider: dict[str, object], skills: Sequence[str] = ()
+) -> AsyncIterator[LoopbackChannel]:
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}}
     agents = {"main": {"provider": "local", "model": "m"}}
     tables = {"gateway": {"data_dir": folder}, "channels": channels, "agents": agents, "providers": {"local": provider}}
-    async with open_daemon(Settings.model_validate(tables), listen=False) as daemon, asyncio.TaskGroup() as tasks:
+    settings = Settings.model_validate({**tables, "skills": {"folders": skills}})
+    async with open_daemon(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
         await ready.wait()
@@ -187,9 +193,12 @@ async def _lag_while(work: Awaitable[None]) -> float:
     return quantiles(lags, n=100)[-1]
 
 
-async def _size(api: Dialect) -> int:
-    with TemporaryDirectory() as folder:
-        async with serving(api, api.answer("Hello!")) as server, _gateway(Path(folder), server.table()) as chat:
+async def _size(api: Dialect, skills: int) -> int:
+    with TemporaryDirectory() as data, TemporaryDirectory() as folder:
+        for number in range(skills):
+            add_skill(Path(folder), f"skill-number-{number}", "word " * 200)
+        folders = [folder] if skills else []
+        async with serving(api, api.answer("Hello!")) as server, _gateway(Path(data), server.table(), folders) as chat:
             await chat.say("hello")
             await chat.hear_message()
             return server.requests[0].size

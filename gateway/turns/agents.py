@@ -100,8 +100,8 @@ def _with_asks(tools: Iterable[Tool], agent: AgentSettings) -> Iterator[Tool]:
 
 
 DEFAULT_PROMPT = """\
-You are {name}, an assistant that people reach through Gatehouse, a gateway between chat platforms and you.
-Answer in the language you are written to, plainly and briefly. Use your tools when they help."""
+You are {name}, an assistant that people chat with through Gatehouse.
+Answer plainly and briefly, in the person's language. Use tools when they help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

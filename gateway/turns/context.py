@@ -64,7 +64,7 @@ def system_prompt(template: str, facts: PromptFacts, memory: str = "", skills: s
     company = f'with "{facts.sender}"' if facts.sender else "with several people; each message begins with its sender"
     sentences = [
         where if "sender" in named else f"{where} {company}",
-        "" if "workspace" in named else f'Your workspace is the folder "{facts.workspace}"',
+        "" if "workspace" in named else f'Your workspace is "{facts.workspace}"',
         "" if "date" in named else f"Today is {facts.date} ({facts.zone})",
     ]
     rest = " ".join(f"{sentence}." for sentence in sentences if sentence)

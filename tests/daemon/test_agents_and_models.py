@@ -23,7 +23,7 @@ async def test_the_prompt_ends_with_the_channel_and_the_date(tmp_path: Path) -> 
         system, message = said(server)
     assert system.startswith("You are main,")
     stable, _, today = system.rpartition(" Today is ")
-    assert stable.endswith('This is a direct chat on loopback with "Ada". Your workspace is the folder "main".')
+    assert stable.endswith('This is a direct chat on loopback with "Ada". Your workspace is "main".')
     assert today.endswith("(UTC).")
     assert message == "hello"
 

@@ -19,7 +19,7 @@ FACTS = PromptFacts(
 
 def test_facts_without_a_placeholder_are_added_after_the_prompt() -> None:
     assert system_prompt("Be brief.", FACTS) == (
-        'Be brief.\n\nThis is a direct chat on telegram with "Ada". Your workspace is the folder "house". '
+        'Be brief.\n\nThis is a direct chat on telegram with "Ada". Your workspace is "house". '
         "Today is Sunday, 2026-03-01 (UTC)."
     )
 

@@ -15,7 +15,7 @@ from gateway.errors import Refused
 
 @tool(concurrent=True)
 async def current_time(context: ToolContext) -> str:
-    """Get the current date and time."""
+    """Get date and time."""
     return f"{context.now():%A, %d %B %Y, %H:%M:%S %Z}".rstrip()
 
 
@@ -45,7 +45,7 @@ async def remind(
 
 @tool
 async def send_file(context: ToolContext, path: str) -> str:
-    """Send a file in the workspace along with your answer."""
+    """Send a file with your answer."""
 
     def open_file() -> int:
         with open_inside(context, path) as file:

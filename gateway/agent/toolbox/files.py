@@ -9,9 +9,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from time import monotonic
-from typing import Annotated, BinaryIO
-
-from msgspec import Meta
+from typing import BinaryIO
 
 from gateway.agent.toolbox.workspace import explain_os_errors, open_inside, open_parent, replace_file
 from gateway.agent.tools import ToolContext, ToolFailed, tool
@@ -40,7 +38,7 @@ _SKIPPED_FOLDERS = {".git", "node_modules", "__pycache__", ".venv"}
 
 @tool(concurrent=True)
 async def list_files(context: ToolContext, path: str = ".") -> str:
-    """List a folder in the workspace."""
+    """List a workspace folder."""
 
     def entry(folder: int, name: str) -> str:
         try:
@@ -69,13 +67,10 @@ def _has_attachments(context: ToolContext) -> bool:
 
 
 @tool(concurrent=True)
-async def read_file(
-    context: ToolContext,
-    path: str,
-    first_line: Annotated[int, Meta(ge=1)] = 1,
-    first_page: Annotated[int, Meta(ge=1)] = 1,
-) -> str:
-    """Read a text file or document (PDF, DOCX, XLSX, EPUB) in the workspace."""
+async def read_file(context: ToolContext, path: str, first_line: int = 1, first_page: int = 1) -> str:
+    """Read a text file, PDF, DOCX, XLSX or EPUB."""
+    # Not in the schema, which every request contains: models that count from 0 mean the start.
+    first_line, first_page = max(1, first_line), max(1, first_page)
     html_charset: str | None = None
 
     def run() -> str | None:
@@ -143,7 +138,7 @@ def _skip_lines(file: BinaryIO, lines: int, path: str) -> None:
 
 @tool
 async def write_file(context: ToolContext, path: str, content: str) -> str:
-    """Write a text file in the workspace, and its folders."""
+    """Write a text file, and its folders."""
     data = content.encode()
     await asyncio.to_thread(_write, context, path, data)
     return f"Written: {len(data)} bytes."
@@ -151,7 +146,7 @@ async def write_file(context: ToolContext, path: str, content: str) -> str:
 
 @tool
 async def edit_file(context: ToolContext, path: str, old: str, new: str, every: bool = False) -> str:  # noqa: FBT001, FBT002 - the model names it.
-    """Replace text in a file: the one place where `old` is found, or every one."""
+    """Replace the only `old` in a file, or every one."""
     if not old:
         raise ToolFailed("`old` is empty. Use write_file to write a file whole.")
 
@@ -201,13 +196,8 @@ def _version(found: os.stat_result) -> tuple[int, int, int]:
 
 
 @tool(concurrent=True)
-async def search_files(
-    context: ToolContext,
-    text: Annotated[str, Meta(description="In a line, case ignored.")] = "",
-    name: Annotated[str, Meta(description="Like *.py")] = "*",
-    path: str = ".",
-) -> str:
-    """Find files in the workspace by name and by text in them."""
+async def search_files(context: ToolContext, text: str = "", name: str = "*", path: str = ".") -> str:
+    """Find files by name (*.py) and text in any case."""
     if "\n" in text:
         raise ToolFailed("The text must be within one line.")
     return await asyncio.to_thread(_Search(text, name).run, context, path)

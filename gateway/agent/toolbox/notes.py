@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 @tool
 async def remember(context: ToolContext, text: str) -> str:
-    """Save a note for this and later conversations with the same people."""
+    """Save a note for later conversations here."""
     text = clean(text)
     if not text:
         raise ToolFailed("There is nothing to remember: the text is empty.")

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-from typing import Annotated
-
-from msgspec import Meta
 
 from gateway.agent.toolbox.notes import explain_os_errors
 from gateway.agent.tools import FoundMessage, FoundStatement, Recalled, ToolContext, tool
@@ -18,11 +15,8 @@ _HINT = "(/session resume <number> opens a session, /session restore <number> an
 
 
 @tool(concurrent=True)
-async def recall(
-    context: ToolContext,
-    query: Annotated[str, Meta(description="Words to look for; without it, all notes.")] = "",
-) -> str:
-    """Search notes and earlier conversations with the same people."""
+async def recall(context: ToolContext, query: str = "") -> str:
+    """Search notes and earlier conversations; without a query, list the notes."""
     query = query.strip()
     found = await _from_memory(context, query) if context.recall is None else await context.recall(query)
     limit = _MAX_FOUND_NOTES if query else _MAX_NOTES

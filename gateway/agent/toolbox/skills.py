@@ -21,7 +21,7 @@ def make_use_skill(shell: ShellSettings | None) -> Tool:
 
     @tool(concurrent=True)
     async def use_skill(context: ToolContext, name: str) -> str:
-        """Load a skill, or its file: name/path."""
+        """Load a skill, or name/path in it."""
         skill, *inner = PurePosixPath(name.strip()).parts or ("",)
         if skill not in context.skills:
             offer = f"There are: {', '.join(context.skills)}." if context.skills else "There are no skills any more."

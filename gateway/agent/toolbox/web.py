@@ -3,9 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
-
-from msgspec import Meta
 
 from config import DocumentSettings, FetchSettings
 from gateway.agent.tools import Tool, ToolContext, ToolFailed, tool
@@ -32,8 +29,8 @@ def make_fetch(
     slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     @tool(concurrent=True)
-    async def fetch_url(context: ToolContext, url: str, first_page: Annotated[int, Meta(ge=1)] = 1) -> str:
-        """Read a page or document (PDF, DOCX, XLSX, EPUB) of the public web as text."""
+    async def fetch_url(context: ToolContext, url: str, first_page: int = 1) -> str:
+        """Read a public web page or document."""
         # aiohttp takes a good part of a second to import, and most turns fetch nothing.
         from gateway.safe_http.client import FetchFailed, fetch  # noqa: PLC0415 - see above.
         from gateway.safe_http.page_text import page_text  # noqa: PLC0415 - see above.
@@ -48,7 +45,7 @@ def make_fetch(
                         max_document_bytes=documents.max_bytes,
                         is_allowed=is_allowed,
                     )
-                text = await page_text(page, context.documents, first_page=first_page, room=_ROOM)
+                text = await page_text(page, context.documents, first_page=max(1, first_page), room=_ROOM)
         except FetchFailed as failure:
             raise ToolFailed(str(failure)) from failure
         except TimeoutError as late:

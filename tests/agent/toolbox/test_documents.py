@@ -27,6 +27,7 @@ async def test_a_document_in_the_workspace_is_read_as_text(context: ToolContext)
 async def test_a_long_document_is_read_from_a_page_on(context: ToolContext) -> None:
     (context.workspace / "report.docx").write_bytes(REPORT)
     text = await read_file.run(context, {"path": "report.docx"})
+    assert await read_file.run(context, {"path": "report.docx", "first_page": 0}) == text
     assert len(text) < 50_000
     assert text.endswith("\n[Cut: there is more. Go on with first_page=7.]")
     rest = await read_file.run(context, {"path": "report.docx", "first_page": 7})
@@ -90,7 +91,7 @@ async def test_a_document_is_fetched_as_text_from_a_page_on(server: TestServer, 
 
 async def test_a_document_may_be_larger_than_a_page(server: TestServer, context: ToolContext) -> None:
     url = str(server.make_url("/pages"))
-    assert "[Page 1 of 400]" in await fetch_tool().run(context, {"url": url})
+    assert "[Page 1 of 400]" in await fetch_tool().run(context, {"url": url, "first_page": 0})
     with pytest.raises(ToolFailed, match="is a document of more than 10 kB, so it is not read"):
         await fetch_tool(10_000).run(context, {"url": url})
 

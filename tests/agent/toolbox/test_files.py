@@ -146,6 +146,7 @@ async def test_an_overlong_line_is_cut(context: ToolContext) -> None:
     (context.workspace / "big").write_bytes(b"x" * 300_000 + b"\nnext")
     assert (await read_file.run(context, {"path": "big"})).endswith("[Cut: line 1 is longer than can be shown.]")
     assert await read_file.run(context, {"path": "big", "first_line": 2}) == "next"
+    assert (await read_file.run(context, {"path": "big", "first_line": 0})).startswith("x")
     with pytest.raises(ToolFailed, match="has only 1 lines"):
         await read_file.run(context, {"path": "big", "first_line": 9})
 
