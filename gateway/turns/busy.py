@@ -1,5 +1,7 @@
 """Busy policy: what happens to messages that arrive while a turn of their session is running."""
 
+from collections.abc import Callable
+
 from config import BusyMode
 from gateway.access.rules import Live, may_talk
 from gateway.job import Job
@@ -9,24 +11,27 @@ from gateway.lanes import Lanes
 class BusyPolicy:
     """Takes waiting messages out of their lane, always from its head: no message overtakes another.
 
-    Commands, and messages whose sender has lost access, stay where they are with all that waits behind them. They are
-    handled when they come to the head of the lane.
+    Commands, and messages whose sender has lost access or may not join the turn, stay where they are with all that
+    waits behind them. They are handled when they come to the head of the lane.
     """
 
     def __init__(self, live: Live, lanes: Lanes[Job]) -> None:
         self._live = live
         self._lanes = lanes
 
-    def take_collected(self, job: Job) -> list[Job]:
+    def take_collected(self, job: Job, may_join: Callable[[Job], bool] = lambda _: True) -> list[Job]:
         """Take the messages that the turn of `job`, which begins now, answers as well (mode `collect`)."""
         if self._mode(job) is not BusyMode.COLLECT:
             return []
-        return self._lanes.take_waiting(job.session, until=lambda other: not self._can_join(other))
+        return self._lanes.take_waiting(
+            job.session, until=lambda other: not self._can_join(other) or not may_join(other)
+        )
 
-    def take_steering(self, session: str) -> list[Job]:
+    def take_steering(self, session: str, may_join: Callable[[Job], bool] = lambda _: True) -> list[Job]:
         """Take the messages that the running turn reads between two of its steps (mode `steer`)."""
         return self._lanes.take_waiting(
-            session, until=lambda job: not self._can_join(job) or self._mode(job) is not BusyMode.STEER
+            session,
+            until=lambda job: not self._can_join(job) or self._mode(job) is not BusyMode.STEER or not may_join(job),
         )
 
     def take_following(self, session: str) -> Job | None:

@@ -181,6 +181,21 @@ class TurnRunner:
         """Return the roles of all people whose messages the turn answers so far."""
         return roles_of_all(self._live, (job.inbound for job in state.jobs))
 
+    def _may_join(self, state: TurnState, job: Job) -> bool:
+        """Return whether a turn may answer a waiting message as well, by the role of its sender.
+
+        Otherwise the message gets a turn of its own: nobody ends a turn of somebody else by writing to it.
+        """
+        agent, session = state.agent, self._sessions.find(job.session)
+        if agent is None or session is None:
+            return False
+        inbounds = [each.inbound for each in (*state.jobs, job)]
+        check = partial(self._context.check_roles, agent, folders=(session.repo, session.workspace))
+        try:
+            return check(roles=partial(roles_of_all, self._live, inbounds)) == check(roles=partial(self._roles, state))
+        except Refused:
+            return False
+
     def _how_to_go_on(self, job: Job) -> str:
         """Return a sentence for a session that ends in error."""
         session = self._sessions.find(job.session)
@@ -210,7 +225,7 @@ class TurnRunner:
             state.written.append(f"*{notice}*")
         if not state.has_begun:
             # Files come first: the transcript entry of a message says what became of them.
-            state.jobs += self._busy.take_collected(job)
+            state.jobs += self._busy.take_collected(job, partial(self._may_join, state))
             await self._receive_files(state, state.jobs, slot)
         if not job.has_begun:
             await finish_before_cancel(self._recorder.start(state))
@@ -340,7 +355,7 @@ class TurnRunner:
 
     async def _new_messages(self, state: TurnState, slot: TurnSlot) -> Sequence[Message]:
         """Take new messages into the running turn, between two steps. After the last step they get their own turn."""
-        others = self._busy.take_steering(state.jobs[0].session)
+        others = self._busy.take_steering(state.jobs[0].session, partial(self._may_join, state))
         if not others:
             return []
         state.jobs += others

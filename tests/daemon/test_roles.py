@@ -17,7 +17,7 @@ from gateway.daemon import Daemon
 from gateway.errors import CannotStart
 from gateway.turns.agents import ConfiguredAgent
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import ask, gateway, settings
+from tests.daemon.harness import ask, gateway, replies, settings
 from tests.polling import until
 
 ANN, BOB = Sender(id="ann", name="Ann"), Sender(id="bob", name="Bob")
@@ -155,8 +155,8 @@ async def test_the_role_of_a_chat_holds_for_people_without_their_own(tmp_path: P
     assert offered(provider) == [["current_time"], *[["read_file", "current_time"]] * 2]
 
 
-async def _is_waiting(daemon: Daemon) -> bool:
-    return bool(daemon.lanes.waiting)
+async def _is_waiting(daemon: Daemon, messages: int = 1) -> bool:
+    return daemon.lanes.waiting == messages
 
 
 async def test_several_people_in_one_turn_have_the_narrowest_rights(tmp_path: Path) -> None:
@@ -172,6 +172,28 @@ async def test_several_people_in_one_turn_have_the_narrowest_rights(tmp_path: Pa
             pass
     assert tools.ran == ["read_file"]
     assert offered(provider)[:2] == [["read_file", "current_time"], ["current_time"]]
+
+
+@pytest.mark.parametrize(("busy", "answers"), [("steer", ["For Ann."]), ("collect", ["For Ann.", "Done."])])
+@pytest.mark.parametrize("limit", [{"agents": ["kids"]}, {"tokens_per_day": 1}, {"tokens_per_turn": 1}], ids=str)
+async def test_a_message_does_not_stop_the_turn_of_another_person(
+    tmp_path: Path, busy: str, answers: list[str], limit: dict[str, object]
+) -> None:
+    tools, provider = Tools(), ScriptedProvider(says("First.", 10), uses("read_file"), says("For Ann.", 10), says())
+    roles = {"child": {**limit, "people": ["loopback:bob"]}}
+    configured = house(tmp_path, {"busy": busy}, agents={"kids": {}}, roles=roles)
+    async with gateway(configured, tools.given(provider)) as (daemon, chat):
+        await ask(chat, "hello", sender=ANN, group="room")
+        await chat.say("go", sender=ANN, peer="room", kind=PeerKind.GROUP)
+        await tools.entered.wait()
+        await chat.say("and this", sender=ANN, peer="room", kind=PeerKind.GROUP)
+        await chat.say("me too", sender=BOB, peer="room", kind=PeerKind.GROUP)
+        await until(lambda: _is_waiting(daemon, 2))
+        tools.leave.set()
+        assert await replies(chat, len(answers)) == answers
+        # Bob's message has a turn of its own, with his own limits.
+        (answer,) = await replies(chat, 1)
+    assert answer == "Done." if "agents" not in limit else "doesn't answer people with the role child" in answer
 
 
 async def test_commands_and_help_follow_the_role(tmp_path: Path) -> None:
