@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from config import WorkspaceMode
 from gateway.access.rights import Action, check_right
 from gateway.access.role_table import AskerRoles
-from gateway.access.roles import role_in
+from gateway.access.roles import role_in, roles_of_all
 from gateway.access.rules import Live
 from gateway.commands.command import NO_SESSION, Answer, Call, Handlers
 from gateway.errors import Refused
@@ -17,7 +18,7 @@ from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.spool import Operation
 from gateway.text import excerpt
 from gateway.text.plain import count, without_code
-from gateway.turns.agents import AgentRegistry, ConfiguredAgent
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent, narrowed
 from gateway.turns.compaction import ON_REQUEST, CompactionRequest, Compactor
 from gateway.turns.usage import person_of
 
@@ -147,11 +148,13 @@ class AgentCommands:
         agent = agent_of(self._agents, call, session)
         if agent.is_coding:
             raise Refused(f"The agent {agent.name} looks after its own context. /clear makes it forget this session.")
+        roles = partial(roles_of_all, self._live, [call.inbound])
         done = await self._compactor.compact(
             CompactionRequest(
                 session=session.key,
-                agent=agent,
+                agent=narrowed(agent, roles),
                 person=person_of(self._live.settings, call.inbound),
+                limits=lambda: roles().limits(self._live.settings.limits),
                 keep=ON_REQUEST,
             )
         )

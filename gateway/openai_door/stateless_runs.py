@@ -39,7 +39,7 @@ from gateway.openai_door.session_turns import DoorRequest
 from gateway.placement import Placement
 from gateway.sessions.entries import FailureCause
 from gateway.spool import Operation, Spool, SpoolUnavailable
-from gateway.turns.agents import AgentRegistry, ConfiguredAgent
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent, narrowed
 from gateway.turns.context import TurnContext
 from gateway.turns.usage import Meter, MeteredProvider, person_of
 
@@ -169,7 +169,7 @@ class StatelessRuns:
             )
         agent = self._agents.in_scope(choice.agent, scope, repo=token.repo if token is not None else None)
         try:
-            agent = self._context.narrowed(agent, partial(roles_of_all, self._live, [inbound]))
+            agent = narrowed(agent, partial(roles_of_all, self._live, [inbound]))
         except Refused as refused:
             raise refusal(str(refused), param="model", status=HTTPStatus.FORBIDDEN) from refused
         if not agent.info.sees_images and any(message.pictures for message in request.received.messages):

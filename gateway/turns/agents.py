@@ -11,6 +11,7 @@ from pathlib import Path
 from config import AgentSettings, Backend, Settings, WorkspaceMode
 from config.files import make_private_directory
 from config.types import resolve_links
+from gateway.access.role_table import AskerRoles
 from gateway.acp.presets import TOOL_KINDS, effective, environment
 from gateway.acp.programs import ProgramMissing, find_program
 from gateway.agent.models import ModelInfo, family_info
@@ -262,6 +263,26 @@ class AgentRegistry:
     async def aclose(self) -> None:
         """Close the providers' connections, each as soon as no request uses it."""
         await self._providers.aclose()
+
+
+def narrowed(agent: ConfiguredAgent, roles: Callable[[], AskerRoles]) -> ConfiguredAgent:
+    """Return the agent with the tools and models that people with these roles may use.
+
+    If its model is not for them, its first model that is answers. Raises `Refused` if there is none.
+    """
+    asker, agent = roles(), replace(agent, toolbox=agent.toolbox.under(roles))
+    # A coding agent that chooses its model itself, and one that answers by rules, have no model to compare.
+    if not asker.limits_models or agent.model is None:
+        return agent
+    names = {name: agent.about(name) for name in (agent.model, *agent.models)}
+    allowed = [name for name, info in names.items() if asker.allows_model(name, info.name)]
+    if not allowed:
+        raise Refused(f"No model of the agent {agent.name} is for you. An owner can change your role.")
+    excluded = frozenset(info.name for name, info in names.items() if name not in allowed)
+    agent = replace(agent, excluded_models=excluded)
+    if agent.model in allowed:
+        return agent
+    return replace(agent, model=allowed[0], chosen_model=allowed[0], info=names[allowed[0]])
 
 
 def agent_faults(settings: Settings) -> list[str]:

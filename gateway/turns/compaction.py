@@ -13,6 +13,7 @@ from time import monotonic
 import structlog
 from msgspec import Struct
 
+from gateway.access.role_table import Limits
 from gateway.agent.loop import StepCollector
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import escape_markers
@@ -132,7 +133,12 @@ def is_unchanged(older: OlderPart, entries: Sequence[Entry]) -> bool:
 
 
 def summary_prompt(
-    earlier: str, messages: Sequence[Message], *, model: str | None, fits: Callable[[str], bool]
+    earlier: str,
+    messages: Sequence[Message],
+    *,
+    model: str | None,
+    excluded: frozenset[str] = frozenset(),
+    fits: Callable[[str], bool],
 ) -> Prompt:
     """Return the request for a summary. Long texts are cut until it fits; if that is not enough, the oldest go."""
     kept = list(messages)
@@ -144,7 +150,12 @@ def summary_prompt(
     while not fits(text) and len(kept) > 1:
         del kept[: max(1, len(kept) // 4)]
         text = _rendered(earlier, kept, _TEXT_LIMITS[-1])
-    return Prompt(system=_SYSTEM, messages=(UserMessage(text=text, is_ours=True),), model=model)
+    return Prompt(
+        system=_SYSTEM,
+        messages=(UserMessage(text=text, is_ours=True),),
+        model=model,
+        excluded=excluded,
+    )
 
 
 def _rendered(earlier: str, messages: Sequence[Message], limit: int) -> str:
@@ -191,6 +202,8 @@ class CompactionRequest(Struct, frozen=True, kw_only=True):
     agent: ConfiguredAgent
     person: str
     keep: KeepRule
+    limits: Callable[[], Limits] | None = None
+    """The budget of that person, which may raise `Refused`. None: that of everyone."""
 
 
 class CompactionResult(Struct, frozen=True, kw_only=True):
@@ -292,7 +305,7 @@ class Compactor:
         if planned is None:
             return CompactionResult()
         older, prompt = planned
-        provider = self._meter.open_provider(agent, request.person)
+        provider = self._meter.open_provider(agent, request.person, limits=request.limits)
         usage = provider.usage
         try:
             step = StepCollector()
@@ -339,6 +352,7 @@ def _plan(
         older.earlier,
         older.messages,
         model=request.agent.chosen_model,
+        excluded=request.agent.excluded_models,
         fits=lambda text: calibration.estimate(measure(text)) <= budget - _REQUEST_OVERHEAD,
     )
     return older, prompt

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from gateway.memory.shared import SharedMemory
 from gateway.memory.store import memory_folder
 from gateway.sessions import SessionManager
 from gateway.spool import Spool
-from gateway.turns.agents import AgentRegistry, ConfiguredAgent
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent, narrowed
 from gateway.turns.compaction import OVERFLOW, CompactionRequest, Compactor
 from gateway.turns.recall import Recall
 from gateway.turns.usage import Meter, MeteredProvider, person_of
@@ -125,36 +124,18 @@ class TurnContext:
             await self._mcp.wait_ready()
         await self._agents.refresh_skills()
         session = await self._sessions.load_meta(job.session)
-        agent = self.narrowed(self._agents.chosen(job.agent, session), roles)
+        agent = narrowed(self._agents.chosen(job.agent, session), roles)
+        limits = partial(self.check_roles, agent, roles, (session.repo, session.workspace))
         provider = self._meter.open_provider(
             agent,
             person_of(self._live.settings, job.inbound),
-            limits=partial(self.check_roles, agent, roles, (session.repo, session.workspace)),
+            limits=limits,
             # The model has to know who wrote what if several people may write in the session.
             names_senders=is_shared(self._live, job.inbound.address, job.inbound.sender),
-            summarize=partial(self._summarize, job, agent),
+            summarize=partial(self._summarize, job, agent, limits),
         )
-        self.check_roles(agent, roles, (session.repo, session.workspace))
+        limits()
         return agent, provider
-
-    def narrowed(self, agent: ConfiguredAgent, roles: Callable[[], AskerRoles]) -> ConfiguredAgent:
-        """Return the agent with the tools and models that people with these roles may use.
-
-        If its model is not for them, its first model that is answers. Raises `Refused` if there is none.
-        """
-        asker, agent = roles(), replace(agent, toolbox=agent.toolbox.under(roles))
-        # A coding agent that chooses its model itself, and one that answers by rules, have no model to compare.
-        if not asker.limits_models or agent.model is None:
-            return agent
-        names = {name: agent.about(name) for name in (agent.model, *agent.models)}
-        allowed = [name for name, info in names.items() if asker.allows_model(name, info.name)]
-        if not allowed:
-            raise Refused(f"No model of the agent {agent.name} is for you. An owner can change your role.")
-        excluded = frozenset(info.name for name, info in names.items() if name not in allowed)
-        agent = replace(agent, excluded_models=excluded)
-        if agent.model in allowed:
-            return agent
-        return replace(agent, model=allowed[0], chosen_model=allowed[0], info=names[allowed[0]])
 
     def check_roles(
         self, agent: ConfiguredAgent, roles: Callable[[], AskerRoles], folders: Sequence[str | None]
@@ -215,9 +196,9 @@ class TurnContext:
         system = system_prompt(agent.system, facts, memory, agent.skills.text)
         return f"{system}\n\n{inbound.instructions}" if inbound.instructions else system
 
-    async def _summarize(self, job: Job, agent: ConfiguredAgent) -> Sequence[Message]:
+    async def _summarize(self, job: Job, agent: ConfiguredAgent, limits: Callable[[], Limits]) -> Sequence[Message]:
         person = person_of(self._live.settings, job.inbound)
-        request = CompactionRequest(session=job.session, agent=agent, person=person, keep=OVERFLOW)
+        request = CompactionRequest(session=job.session, agent=agent, person=person, limits=limits, keep=OVERFLOW)
         await self._compactor.compact(request)
         before, _ = await self._sessions.split_history(job.session, turn=job.turn)
         return before

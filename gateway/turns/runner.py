@@ -378,7 +378,9 @@ class TurnRunner:
         agent, usage = state.agent, state.usage
         if agent is not None and usage is not None and agent.info.sums_up:
             key = state.jobs[0].session
-            request = CompactionRequest(session=key, agent=agent, person=usage.person, keep=CONVERSATION)
+            request = CompactionRequest(
+                session=key, agent=agent, person=usage.person, limits=usage.limits, keep=CONVERSATION
+            )
             with suppress(Refused):  # The session has been deleted.
                 await self._compactor.consider(request, tokens=usage.context_tokens)
 

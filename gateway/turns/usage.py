@@ -149,7 +149,8 @@ class TurnUsage:
     ) -> None:
         self.person = person
         self._daily = daily
-        self._limits = limits
+        self.limits = limits
+        """Returns the budget of now. Raises `Refused` if the role of a person no longer allows the turn to go on."""
         self._about = about
         self._now = now
         self._total = 0
@@ -164,7 +165,7 @@ class TurnUsage:
     def find_refusal(self) -> str:
         """Return why the role of a person no longer allows the turn to go on, or an empty string."""
         try:
-            self._limits()
+            self.limits()
         except Refused as refusal:
             return str(refusal)
         return ""
@@ -174,7 +175,7 @@ class TurnUsage:
 
         The limits are those of now: the role of the person may have changed during the turn.
         """
-        limits = self._limits()
+        limits = self.limits()
         limit, key = limits.tokens_per_turn
         if limit and self._total >= limit:
             raise LimitReached(

@@ -275,6 +275,31 @@ async def test_a_model_of_the_role_answers_and_others_are_no_fallbacks(tmp_path:
     assert asked == [(None, []), ("x/small", ["house/big", "house/mid"])]
 
 
+async def test_a_summary_on_request_stays_within_models_and_budget(tmp_path: Path) -> None:
+    provider = ScriptedProvider(says(tokens=100))
+
+    def about(name: str) -> ModelInfo:
+        return ModelInfo(name=f"house/{name}", context_tokens=100_000)
+
+    def give(daemon: Daemon) -> None:
+        def change(main: ConfiguredAgent) -> ConfiguredAgent:
+            models = ("big", "small")
+            return replace(main, provider=provider, model="big", models=models, about=about, info=about("big"))
+
+        daemon.agents.replace("main", change)
+
+    child = {"models": ["house/small"], "people": ["loopback:ann"], "tokens_per_day": 600}
+    providers = {"house": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}}
+    async with gateway(house(tmp_path, providers=providers, roles={"child": child}), give) as (_, chat):
+        for _number in range(5):
+            await ask(chat, "hello", sender=ANN)
+        assert "Summarised" in await ask(chat, "/compact", sender=ANN)
+        assert {(prompt.model, *prompt.excluded) for prompt in provider.prompts} == {("small", "house/big")}
+        assert "600 of 600 tokens" in await ask(chat, "hello", sender=ANN)
+        assert "600 of 600 tokens" in await ask(chat, "/compact", sender=ANN)
+    assert len(provider.prompts) == 6
+
+
 async def test_the_budget_of_a_role_replaces_the_general_limits(tmp_path: Path) -> None:
     info = ModelInfo(
         name="house/m", context_tokens=100_000, prices=Prices(input=1_000.0, output=0, cached_input=0, cache_write=0)
