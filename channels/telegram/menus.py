@@ -24,15 +24,18 @@ class CommandMenus:
 
     An owner's chat differs, since it has the commands for owners. Telegram keeps a chat's menu until it is replaced,
     so the chats that have one are stored: a person who is no longer an owner loses theirs, also after a restart.
+    Roles change at any time, so the menus are compared with them at each command.
     """
 
     def __init__(self, api: BotApi, context: ChannelContext) -> None:
         self._api = api
         self._context = context
         self._common: dict[str, str] = {}
+        self._of_groups: dict[str, str] = {}
         self._own: set[int] = set()
         """Direct chats with their own menu."""
-        self._checked: set[int] = set()
+        self._checked: dict[int, int] = {}
+        """The hashes of the menus that direct chats have, by chat."""
 
     async def register(self) -> None:
         """Register the common menus, with a few retries. The commands work without them."""
@@ -40,11 +43,7 @@ class CommandMenus:
             try:
                 facts = await self._context.notebook.read()
                 self._own = {int(name.removeprefix(_FACT)) for name in facts if name.startswith(_FACT)}
-                self._common = self._menu(PeerKind.DIRECT)
-                await self._api.set_menu(self._common)
-                of_groups = self._menu(PeerKind.GROUP)
-                if of_groups != self._common:
-                    await self._api.set_group_menu(of_groups)
+                await self._set_common()
             except Transient as error:
                 log.warning("menu_not_set", channel=self._context.name, reason=str(error))
                 await asyncio.sleep(delay if error.retry_after is None else error.retry_after)
@@ -64,14 +63,16 @@ class CommandMenus:
         """Give a direct chat its own menu if its person may use other commands than most, and take it away if not."""
         chat = int(inbound.address.peer)
         menu = command_menu(self._context.browser.commands(inbound.address, inbound.sender))
-        is_first = chat not in self._checked
-        if is_first and len(self._checked) >= MAX_CHECKED:
-            self._checked.clear()
-        self._checked.add(chat)
-        is_own = menu != self._common
-        if is_own == (chat in self._own) and not (is_own and is_first):
-            return
         try:
+            if self._common != self._menu(PeerKind.DIRECT) or self._of_groups != self._menu(PeerKind.GROUP):
+                await self._set_common()
+            before, now = self._checked.get(chat), hash(tuple(menu.items()))
+            if before is None and len(self._checked) >= MAX_CHECKED:
+                self._checked.clear()
+            self._checked[chat] = now
+            is_own = menu != self._common
+            if is_own == (chat in self._own) and not (is_own and before != now):
+                return
             if is_own:
                 await self._context.notebook.write({f"{_FACT}{chat}": "own"})
                 await self._api.set_menu(menu, chat=chat)
@@ -80,8 +81,18 @@ class CommandMenus:
                 await self._api.delete_menu(chat)
                 await self._context.notebook.write({f"{_FACT}{chat}": None})
                 self._own.discard(chat)
-        except ChannelError as error:  # The common menu stays. The next command tries again.
+        except ChannelError as error:  # The menu stays as it was. The next command tries again.
+            self._checked.pop(chat, None)
             log.debug("menu_not_set", channel=self._context.name, reason=str(error))
+
+    async def _set_common(self) -> None:
+        common, of_groups = self._menu(PeerKind.DIRECT), self._menu(PeerKind.GROUP)
+        if common != self._common:
+            await self._api.set_menu(common)
+        # Without a menu of their own, groups have the common one.
+        if of_groups != (self._of_groups or common) or of_groups != common:
+            await self._api.set_group_menu(of_groups)
+        self._common, self._of_groups = common, of_groups
 
     def _menu(self, kind: PeerKind) -> dict[str, str]:
         """Return the menu of a person without special rights in a chat of this kind."""

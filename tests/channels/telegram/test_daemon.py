@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from config import FileSettings
+from config import FileSettings, Settings
 from gateway.admin.client import ControlClient
 from gateway.agent.models import ModelInfo
 from gateway.agent.protocol import TextDelta
@@ -204,6 +206,35 @@ async def test_only_owners_are_offered_the_commands_for_owners(tmp_path: Path, a
         await api.say("/whoami", sender=ADA)
         await heard(api, 4)
     assert len(api.calls_of("deleteMyCommands")) == 1
+
+
+async def test_menus_follow_a_changed_role_at_the_next_command(tmp_path: Path, api: FakeBotApi) -> None:
+    base = settings(tmp_path, api, allow=[ADA["id"], BOB["id"]])
+
+    def with_roles(guest: Sequence[str], child: Sequence[str]) -> Settings:
+        tables = {"guest": {"commands": guest}, "child": {"commands": child, "people": [f"telegram:{BOB['id']}"]}}
+        return base.model_copy(update={"roles": Settings.model_validate({"roles": tables}).roles})
+
+    def shown() -> dict[tuple[str, object], set[str]]:
+        calls = [*api.calls_of("setMyCommands")]
+        return {scope_of(call): {entry["command"] for entry in call.json("commands")} for call in calls}
+
+    async with gateway(with_roles(["new"], ["new", "history"])) as daemon:
+        await api.say("hello", sender=BOB)
+        await until(partial(_is_true, lambda: "history" in shown().get(("chat", BOB["id"]), ())))
+        assert "history" not in shown()["default", None]
+        await daemon.reload(with_roles(["new", "status"], ["new", "status", "usage"]))
+        await api.say("/whoami", sender=BOB)
+        await until(partial(_is_true, lambda: "usage" in shown()["chat", BOB["id"]]))
+        assert "status" in shown()["default", None]
+        assert not shown()["chat", BOB["id"]] & {"history", "pair"}
+        await daemon.reload(with_roles(["new", "status"], ["new", "status"]))
+        await api.say("/whoami", sender=BOB)
+        assert scope_of(await api.called("deleteMyCommands")) == ("chat", BOB["id"])
+
+
+async def _is_true(holds: Callable[[], bool]) -> bool:
+    return holds()
 
 
 async def test_a_restart_loses_no_unacknowledged_message(tmp_path: Path, api: FakeBotApi) -> None:
