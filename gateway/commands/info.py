@@ -68,7 +68,7 @@ class InfoCommands:
         return Answer(text=GREETING)
 
     async def help(self, call: Call) -> Answer:
-        usable = usable_commands(self._live, call.inbound.address, call.inbound.sender)
+        usable = usable_commands(self._live, call.inbound.address, call.inbound.sender, call.inbound.guild)
         rows = [f"/{command.name} {command.arguments}".rstrip() + f" - {command.summary}" for command in usable]
         return Answer(
             text="\n".join([*rows, "Everything else goes to the agent. Start with // to send text beginning with /."])

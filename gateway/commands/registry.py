@@ -215,14 +215,16 @@ def check_role_commands(settings: Settings) -> None:
         raise CannotStart("\n".join(faults))
 
 
-def usable_commands(live: Live, address: Address | None = None, sender: Sender | None = None) -> list[Command]:
+def usable_commands(
+    live: Live, address: Address | None = None, sender: Sender | None = None, guild: str | None = None
+) -> list[Command]:
     """Return the commands that `sender` may use in a chat, for menus. Without a chat: all but those for owners.
 
     The handlers check again: a menu may be out of date.
     """
     if address is None or sender is None:
         return [command for command in COMMANDS if not command.is_for_owners]
-    role = role_of(live, address, sender)
+    role = role_of(live, address, sender, guild)
     return [
         command
         for command in COMMANDS

@@ -11,13 +11,13 @@ from config import Settings
 from gateway.agent.models import ModelInfo, Prices
 from gateway.agent.protocol import Chunk, TextDelta, TokenUsage
 from gateway.agent.tools import Toolbox, ToolContext, tool
-from gateway.contract import PeerKind, Sender
+from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import ToolCall, ToolMessage, ToolOutcome
 from gateway.daemon import Daemon
 from gateway.errors import CannotStart
 from gateway.turns.agents import ConfiguredAgent
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import ask, gateway, replies, settings
+from tests.daemon.harness import ask, gateway, message, replies, settings
 from tests.polling import until
 
 ANN, BOB = Sender(id="ann", name="Ann"), Sender(id="bob", name="Bob")
@@ -211,6 +211,17 @@ async def test_commands_and_help_follow_the_role(tmp_path: Path) -> None:
         await daemon.reload(house(tmp_path))
         assert "Session 1" in await ask(chat, "/status", sender=ANN)
         assert "Only an owner may restart" in await ask(chat, "/restart", sender=ANN)
+
+
+async def test_help_follows_the_role_of_a_server(tmp_path: Path) -> None:
+    room = Address(channel="loopback", kind=PeerKind.GROUP, peer="room")
+    asked = message("/help", "e1", address=room, sender=ANN, guild="guild")
+    roles = {"team": {"commands": ["new"], "chats": ["loopback:guild"]}}
+    async with gateway(house(tmp_path, roles=roles)) as (_, chat):
+        await chat.submit(asked)
+        shown = (await chat.hear_message()).text
+    assert "/new" in shown
+    assert "/status" not in shown
 
 
 async def test_a_role_may_moderate_a_shared_chat(tmp_path: Path) -> None:
