@@ -43,6 +43,17 @@ async def test_documents_have_pages_and_texts_have_lines(context: ToolContext) -
         await read_file.run(context, {"path": "notes.txt", "first_page": 2})
 
 
+@pytest.mark.parametrize("text", ['MAGIC = b"%PDF-"  # h\u00e9', "é" * 508 + "  %PDF-é"])
+async def test_a_text_that_mentions_the_mark_of_a_pdf_is_read_as_a_text(context: ToolContext, text: str) -> None:
+    (context.workspace / "kinds.py").write_text(text)
+    assert await read_file.run(context, {"path": "kinds.py"}) == text
+
+
+async def test_a_pdf_after_other_bytes_is_read_as_a_document(context: ToolContext) -> None:
+    (context.workspace / "received.pdf").write_bytes(b"\r\nHTTP/1.1 200 OK\0\r\n" + pdf("Hello"))
+    assert await read_file.run(context, {"path": "received.pdf"}) == "[Page 1 of 1]\nHello"
+
+
 async def test_a_damaged_document_is_named_with_the_reason(context: ToolContext) -> None:
     (context.workspace / "report.docx").write_bytes(REPORT[:-100])
     with pytest.raises(ToolFailed, match=r"'report\.docx' cannot be read as text\. It is damaged"):
