@@ -30,10 +30,11 @@ from gateway.skills.library import NO_SKILLS, AgentSkills, SkillLibrary
 MoreTools = Callable[[], Iterable[Tool]]
 """Returns the tools of MCP servers, which come and go."""
 
+_USE_SKILL = "use_skill"
 _SWITCHES = {
     "shell": "To use the shell, set tools.shell.enabled.",
     "web_search": "To search, set tools.search.engine.",
-    "use_skill": "To use skills, set skills.folders.",
+    _USE_SKILL: "To use skills, set skills.folders.",
 }
 """The built-in tools that exist only once the settings enable them."""
 
@@ -85,7 +86,7 @@ def open_toolbox(
 
 def may_use_skills(agent: AgentSettings, settings: Settings) -> bool:
     """Return whether the settings give skills to an agent. A list of tools is complete, so it names `use_skill` too."""
-    is_listed = agent.tools is None or "use_skill" in agent.tools
+    is_listed = agent.tools is None or _USE_SKILL in agent.tools
     return agent.backend is Backend.LLM and is_listed and bool(settings.skills.folders)
 
 
@@ -266,11 +267,13 @@ class AgentRegistry:
 
 
 def narrowed(agent: ConfiguredAgent, roles: Callable[[], AskerRoles]) -> ConfiguredAgent:
-    """Return the agent with the tools and models that people with these roles may use.
+    """Return the agent with the tools, skills and models that people with these roles may use.
 
     If its model is not for them, its first model that is answers. Raises `Refused` if there is none.
     """
     asker, agent = roles(), replace(agent, toolbox=agent.toolbox.under(roles))
+    if agent.skills.skills and not asker.allows_tool(_USE_SKILL):
+        agent = replace(agent, skills=NO_SKILLS)
     # A coding agent that chooses its model itself, and one that answers by rules, have no model to compare.
     if not asker.limits_models or agent.model is None:
         return agent

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from config import Settings
+from gateway.contract import Sender
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, WireServer, serving
 from tests.daemon.harness import gateway, say_and_hear, settings
 from tests.sandbox.harness import needs_sandbox
@@ -54,14 +55,18 @@ async def test_the_model_loads_a_skill_and_runs_its_script(tmp_path: Path) -> No
     assert outputs[1] == "There are 42 of them."
 
 
+OPEN = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {"dm_policy": "open"}}
+
+
 async def test_an_agent_without_skills_has_neither_the_tool_nor_the_lines(tmp_path: Path) -> None:
     add_skill(tmp_path / "skills", "counting", "Counts things.")
     agents: tuple[dict[str, Any], ...] = ({"tools": ["current_time"]}, {"skills": ["other-*"]}, {"skills": []})
-    for agent in agents:
+    roles = {"lead": {"people": ["loopback:ann"], "tools": ["read_file"]}}
+    for agent, sender in (*((each, None) for each in agents), ({}, Sender(id="ann"))):
         async with (
             serving(OPENAI, OPENAI.answer("Hello!")) as server,
-            gateway(skilled(tmp_path, server, agent)) as (_, chat),
+            gateway(skilled(tmp_path, server, agent, roles=roles, channels=OPEN)) as (_, chat),
         ):
-            await say_and_hear(chat, "hello")
+            await say_and_hear(chat, "hello", sender=sender)
         assert "counting" not in str(server.requests[0].body)
         assert "use_skill" not in str(server.requests[0].body)
