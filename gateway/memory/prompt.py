@@ -12,6 +12,7 @@ import structlog
 from gateway.bounded import BoundedDict
 from gateway.memory.statement import Statement, words
 from gateway.memory.store import MemoryStore
+from gateway.text import excerpt
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -20,6 +21,10 @@ _TTL = 5.0
 _MAX_CACHED = 512
 _NEWEST_SHARE = 0.5
 """Share of the budget for the newest statements. The rest is for those about the subject."""
+_LONGEST_SHARE = 0.25
+"""Share of the budget for one statement. A longer one is cut, because it would hide all others."""
+_MIN_SHOWN = 100
+"""Characters of a statement that are shown in any case."""
 _MIN_WORD = 4
 """Letters of a word that says something about a subject."""
 
@@ -30,6 +35,7 @@ def quote_memory(statements: Sequence[Statement], budget: int, about: str = "") 
     They are presented to the model as information, never as instructions. No statements give an empty text.
     """
     chosen, left = dict[int, str](), budget
+    most = max(_MIN_SHOWN, round(budget * _LONGEST_SHARE))
     newest = [*reversed(range(len(statements)))]
     subject = {word for word in words(about) if len(word) >= _MIN_WORD}
     scores = {at: len(subject.intersection(words(statements[at].text))) for at in newest} if subject else {}
@@ -42,7 +48,8 @@ def quote_memory(statements: Sequence[Statement], budget: int, about: str = "") 
         for at in candidates:
             if at in chosen:
                 continue
-            line = f"- {json.dumps(statements[at].text, ensure_ascii=False)}"
+            text = statements[at].text
+            line = f"- {json.dumps(text if len(text) <= most else excerpt(text, most), ensure_ascii=False)}"
             if left - len(line) < room:
                 break
             chosen[at] = line

@@ -81,6 +81,13 @@ def test_statements_about_the_subject_are_quoted_besides_the_newest() -> None:
     assert old.text not in quote_memory([old, *many], 1_000, about="What about the car?")
 
 
+def test_a_long_statement_is_cut_and_hides_no_others() -> None:
+    told = quote_memory([Statement(text="likes tea"), Statement(text="long " * 400)], 2_000)
+    assert '- "likes tea"' in told
+    assert "long long long" in told
+    assert told.endswith('…"')
+
+
 def test_statements_keep_their_order() -> None:
     told = quote_memory([Statement(text=f"number {number}") for number in range(9)], 2_000, about="number")
     assert told.splitlines()[1:] == [f'- "number {number}"' for number in range(9)]
