@@ -22,7 +22,8 @@ _ARCHIVED = re.compile(
     r"(?P<outline>, outline)? -->"
 )
 _LAST_NUMBER = re.compile(r"<!-- last number: (?P<number>[1-9][0-9]{0,8}) -->")
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"""\w+|-(?=\d)|[^\w\s.,;:!?…"'`“”„«»‘’()\[\]{}*–—-]""")  # noqa: RUF001 - quotation marks.
+"""A word, a sign such as + or €, or the minus of a number. Punctuation says nothing."""
 _UNUSABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _INDENT = "  "
 

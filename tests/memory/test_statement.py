@@ -1,9 +1,10 @@
 """Memory files can be read and written by people and by Gatehouse."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.statement import Archived, LastNumber, Other, Source, Statement, clean, parse, render
+from gateway.memory.statement import Archived, LastNumber, Other, Source, Statement, clean, parse, render, words
 
 FILE = """\
 # 2026-11-19
@@ -57,6 +58,22 @@ def test_no_text_is_taken_for_structure(text: str, is_outline: bool, is_noted: b
         noted="2026-11-19" if is_noted else "",
     )
     assert parse(render([statement])) == [statement]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_same"),
+    [
+        ("Ada likes tea.", "ada likes: *TEA*!", True),
+        ("Ada is well-known", "Ada is well known", True),
+        ("Ada likes C.", "Ada likes C++.", False),
+        ("It has 5 degrees", "It has -5 degrees", False),
+        ("a < b", "a > b", False),
+        ("Ada felt 😀", "Ada felt 😢", False),
+        ("It costs 5 €", "It costs 5 $", False),
+    ],
+)
+def test_statements_that_differ_in_punctuation_are_the_same(one: str, other: str, are_same: bool) -> None:  # noqa: FBT001 - pytest.
+    assert (words(one) == words(other)) is are_same
 
 
 @given(st.text(max_size=300))
