@@ -22,7 +22,7 @@ def make_search(settings: SearchSettings) -> Tool:
         from gateway.web_search.search import SearchFailed, search  # noqa: PLC0415 - see above.
 
         words = " ".join(query.split())
-        if not words:
+        if not words.strip("."):  # In the path of a template, dots alone would lead to another folder.
             raise ToolFailed("The query is empty. Write the words to search for.")
         if len(words) > _MAX_QUERY_CHARS:
             raise ToolFailed(f"The query is longer than {_MAX_QUERY_CHARS} characters. Use fewer words.")

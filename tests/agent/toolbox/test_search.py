@@ -24,7 +24,7 @@ async def test_a_failure_is_a_sentence_for_the_model(context: ToolContext) -> No
         with pytest.raises(ToolFailed, match="rejected the API key") as failed:
             await tool.run(context, {"query": "rose"})
         assert KEY not in str(failed.value)
-        for query in ("  ", "x" * 401):
+        for query in ("  ", "..", "x" * 401):
             with pytest.raises(ToolFailed, match="query"):
                 await tool.run(context, {"query": query})
     assert len(engine.asked) == 1
