@@ -43,8 +43,16 @@ def own_role(live: Live, person: Person) -> Role | None:
     guest = live.guest_book.guests.get(person)
     if name in live.settings.gateway.owners or (guest is not None and guest.is_owner):
         return live.roles[OWNER_ROLE]
-    own = live.roles.people.get(name) or (guest.role if guest is not None else "")
+    own = live.roles.people.get(name) or (guest.role if guest is not None else "") or _linked_role(live, name)
     return live.roles[own] if own else None
+
+
+def _linked_role(live: Live, name: str) -> str:
+    """Return the role with which the same person was approved under another id. They become no owner by a link."""
+    linked = {each for ids in live.settings.session.identity_links.values() if name in ids for each in ids}
+    guests = live.guest_book.guests.values() if linked else ()
+    roles = (each.role for each in guests if each.role and f"{each.person.channel}:{each.person.sender}" in linked)
+    return next(roles, "")
 
 
 def role_in(live: Live, inbound: Inbound) -> Role:

@@ -80,6 +80,14 @@ def test_linked_ids_have_the_same_role() -> None:
     links = {"identity_links": {"ann": ["telegram:42", "discord:7"]}}
     given = live(roles={"kids": {"people": ["discord:7"]}}, session=links)
     assert name(given) == "kids"
+    # The same holds for the role of an approval, but nobody becomes an owner by a link.
+    given = live(roles={"kids": {}}, session=links, channels={"telegram": {}, "discord": {"allow": ["7"]}})
+    other = replace(DIRECT, channel="discord", peer="7")
+    approve(given, "kids")
+    assert name(given, other, Sender(id="7")) == "kids"
+    assert name(given, other, Sender(id="8")) == "guest"
+    approve(given, is_owner=True)
+    assert name(given, other, Sender(id="7")) == "member"
 
 
 def test_a_chat_that_has_moved_keeps_its_role() -> None:
