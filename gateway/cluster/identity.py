@@ -29,7 +29,6 @@ def node_lease(settings: Settings) -> NodeLease:
     return NodeLease(
         settings.gateway.data_dir,
         name=cluster.name or socket.gethostname(),
-        address=cluster.address,
         seconds=cluster.lease_seconds,
         version=__version__,
         schema=HEAD,

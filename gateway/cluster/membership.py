@@ -21,7 +21,7 @@ _WAKE = f"SELECT pg_notify('{CHANNEL}', 'nodes')"
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """A node. `silent_ms` is how long ago it has renewed its lease."""
+    """A node. `silent_ms` is how long ago it has renewed its lease. It has no address while it is starting."""
 
     boot: str
     name: str
@@ -68,7 +68,7 @@ class Survey(Struct, frozen=True, kw_only=True):
     @property
     def active(self) -> list[NodeRow]:
         """The nodes that take shards."""
-        return [node for node in self.nodes.values() if not node.is_leaving and not node.is_expired]
+        return [node for node in self.nodes.values() if node.address and not node.is_leaving and not node.is_expired]
 
     @property
     def dead(self) -> set[str]:
@@ -196,7 +196,7 @@ def give_back_posts(boot: str, posts: Collection[Post], connection: Connection) 
 
 
 def announce(boot: str, address: str, connection: Connection) -> None:
-    """Store the address under which other nodes can reach this one."""
+    """Store the address under which other nodes can reach this one. From then on it counts as one of them."""
     connection.execute("UPDATE node SET address = ? WHERE boot = ?", (address, boot))
     connection.execute(_WAKE)
 

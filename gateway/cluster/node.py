@@ -277,10 +277,9 @@ class ClusterNode:
                     log.warning("nodes_expired", nodes=names)
                 found = await self._spool.run(partial(membership.survey, list(self.shards.epochs)))
             if self.survey is not None:
-                addresses = {node.address for node in found.nodes.values()}
-                for node in self.survey.nodes.values():
-                    if node.address not in addresses:
-                        self._on_left(node.address)
+                present = {node.address for node in found.nodes.values()}
+                for address in {node.address for node in self.survey.nodes.values()} - present - {""}:
+                    self._on_left(address)
             self.survey = found
             self._tell_waiting()
             self._placement.update(

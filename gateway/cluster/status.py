@@ -116,4 +116,6 @@ def _usual_settings(nodes: Collection[NodeRow]) -> dict[str, str]:
 def _state(node: NodeRow) -> str:
     if node.is_expired:
         return "silent"
-    return "leaving" if node.is_leaving else "up"
+    if node.is_leaving:
+        return "leaving"
+    return "up" if node.address else "starting"

@@ -43,7 +43,7 @@ class TooOld(CannotStart):
 
 
 class NodeLease:
-    """`name` and `address` are for people and for other nodes; `config` is a digest of the settings.
+    """`name` is for people; `config` is a digest of the settings.
 
     `labels` decide which shards the node may own: see `hosts` in `gateway/shards.py`.
     """
@@ -53,7 +53,6 @@ class NodeLease:
         data_dir: Path,
         *,
         name: str,
-        address: str,
         seconds: float,
         version: str,
         schema: str,
@@ -63,7 +62,6 @@ class NodeLease:
         self.boot = uuid4().hex
         self.name = name
         self.seconds = seconds
-        self._address = address
         self._version = version
         self._schema = schema
         self.config = config
@@ -98,14 +96,14 @@ class NodeLease:
             if has_ended(other, self._holder):
                 connection.execute("DELETE FROM node WHERE boot = ?", (boot,))
         self._refuse_if_too_old(connection)
+        # Without an address, the other nodes keep their shards: `ClusterNode.start` stores it when this one can serve.
         # The row exists if the connection was lost while the first attempt was committed.
         connection.execute(
             "INSERT INTO node (boot, name, address, holder, version, schema, config, lease_ms, labels) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (boot) DO UPDATE SET renewed_at = now()",
+            "VALUES (?, ?, '', ?, ?, ?, ?, ?, ?) ON CONFLICT (boot) DO UPDATE SET renewed_at = now()",
             (
                 self.boot,
                 self.name,
-                self._address,
                 msgspec.json.encode(self._holder).decode(),
                 self._version,
                 self._schema,

@@ -115,8 +115,10 @@ def _check_nodes(settings: Settings, nodes: Sequence[_Node], live: Sequence[_Nod
     machines = {node.host for node in live}
     for node in live:
         if not node.address:
-            message = f"The node {node.name} gives no address, so others can't pass requests on to it."
-            yield error(_ABOUT, message, "Set cluster.address on this node.")
+            message = f"The node {node.name} is still starting."
+            yield warning(
+                _ABOUT, message, "If it stays so, look at its journal. It takes conversations when it is ready."
+            )
         elif _is_loopback(node.address) and len(machines) > 1:
             message = f"The node {node.name} gives the address {node.address}, which other machines can't reach."
             fix = "Set http.host on this node to an address that the others reach, or to 0.0.0.0."

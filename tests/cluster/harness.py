@@ -20,6 +20,7 @@ from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.shards import SHARD_COUNT
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api, visible
 from tests.daemon_process import DaemonProcess, Start, by_fork_with, by_shell, write_config
+from tests.polling import POLL_INTERVAL
 
 TIMEOUT = 120.0
 LEASE = 4.0
@@ -156,6 +157,8 @@ class Cluster:
     nodes: dict[str, DaemonProcess] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
     """The URLs of the database for nodes that have another way to it."""
+    more_of: dict[str, str] = field(default_factory=dict)
+    """Further settings of one node."""
     starts: dict[str, Start] = field(default_factory=dict)
     """How nodes are started that are special."""
     _shown: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -187,7 +190,8 @@ class Cluster:
                     api=self.api.url,
                     own=self._own(name),
                 )
-                + self.more,
+                + self.more
+                + self.more_of.get(name, ""),
             )
             if name in self.nodes:
                 self.nodes[name].__exit__(None, None, None)
@@ -212,6 +216,19 @@ class Cluster:
                 if len(owned) == len(self.nodes) and all(count > share - len(self.nodes) for (count,) in owned):
                     return
                 await asyncio.sleep(0.05)
+
+    async def look(self, seconds: float = 3.0) -> None:
+        """Wait until each node has looked at the cluster for some more seconds. Each look renews its lease."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+
+            def seen() -> dict[str, float]:
+                return dict(
+                    connection.execute("SELECT name, extract(epoch FROM renewed_at)::float8 FROM node").fetchall()
+                )
+
+            before = seen()
+            while any(at < before[name] + seconds for name, at in seen().items()):  # noqa: ASYNC110 - other processes do it.
+                await asyncio.sleep(POLL_INTERVAL)
 
     async def poller(self) -> str:
         """Return the name of the node that polls Telegram."""

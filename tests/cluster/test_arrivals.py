@@ -33,7 +33,7 @@ SCOPE = "agent:main:telegram:direct:5"
 
 
 def node_lease(data_dir: Path, *, seconds: float = 60.0) -> NodeLease:
-    return NodeLease(data_dir, name="a", address="", seconds=seconds, version="1", schema=HEAD, config="")
+    return NodeLease(data_dir, name="a", seconds=seconds, version="1", schema=HEAD, config="")
 
 
 class Queue:

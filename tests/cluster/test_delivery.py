@@ -49,7 +49,7 @@ class Node:
 @asynccontextmanager
 async def delivering(url: str, folder: Path, channels: dict[tuple[str, str], Channel]) -> AsyncIterator[Node]:
     create_tables(url)
-    lease = NodeLease(folder, name="a", address="", seconds=60.0, version="1", schema=HEAD, config="")
+    lease = NodeLease(folder, name="a", seconds=60.0, version="1", schema=HEAD, config="")
     async with await Spool.open_database(url, folder, lease=lease) as spool, asyncio.TaskGroup() as tasks:
         shards = spool.shards = Shards()
         wanted = {tuple(range(SHARD_COUNT)): SHARD_COUNT}

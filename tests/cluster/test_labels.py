@@ -4,10 +4,7 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-import psycopg
-
 from tests.cluster.harness import LEASE, Cluster, check_answers, cluster
-from tests.polling import POLL_INTERVAL
 
 OWNERS = [901, 902, 903]
 """Chats of owners, who may use every repository."""
@@ -40,18 +37,6 @@ def handled(nodes: Cluster, name: str) -> set[str]:
 
 def given_back(nodes: Cluster, name: str) -> int:
     return sum(each["event"] == "shards_given_back" for each in nodes.nodes[name].log)
-
-
-async def looks(nodes: Cluster, seconds: float = 3.0) -> None:
-    """Wait until each node has looked at the cluster for some more seconds. Each look renews its lease."""
-    with psycopg.connect(nodes.url, autocommit=True) as connection:
-
-        def seen() -> dict[str, float]:
-            return dict(connection.execute("SELECT name, extract(epoch FROM renewed_at)::float8 FROM node").fetchall())
-
-        before = seen()
-        while any(at < before[name] + seconds for name, at in seen().items()):  # noqa: ASYNC110 - other processes do it.
-            await asyncio.sleep(POLL_INTERVAL)
 
 
 def was_refused(nodes: Cluster, chat: int) -> bool:
@@ -113,12 +98,12 @@ async def test_shards_stay_where_they_are_once_each_is_at_its_place(tmp_path: Pa
         for chat in OWNERS:
             await nodes.answered(chat, "m0")
         await nodes.all_serve()
-        await looks(nodes)
+        await nodes.look()
         before = [given_back(nodes, name) for name in nodes.nodes]
         for chat in (*OWNERS, 1, 2, 3):
             await nodes.say(chat, "m1")
             await nodes.answered(chat, "m1")
-        await looks(nodes)
+        await nodes.look()
         assert [given_back(nodes, name) for name in nodes.nodes] == before
         assert not handled(nodes, "a") & set(map(str, OWNERS))
 

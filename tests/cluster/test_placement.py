@@ -42,7 +42,7 @@ def settings(folder: Path, **cluster: object) -> Settings:
 async def placement(url: str, folder: Path, *own: str, label_timeout: float = 30.0) -> AsyncIterator[Placement]:
     """Yield the placement of a node that owns all shards."""
     create_tables(url)
-    lease = NodeLease(folder, name="a", address="", seconds=60.0, version="1", schema=HEAD, config="", labels=own)
+    lease = NodeLease(folder, name="a", seconds=60.0, version="1", schema=HEAD, config="", labels=own)
     async with await Spool.open_database(url, folder, lease=lease) as spool:
         spool.shards = Shards()
         wanted = {tuple(range(SHARD_COUNT)): SHARD_COUNT}

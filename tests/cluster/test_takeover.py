@@ -1,6 +1,8 @@
 """Nodes that die, hang or leave: their conversations go on at the others."""
 
 import asyncio
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from time import time
 
@@ -9,8 +11,9 @@ import psycopg
 from gateway.cli.common import EXIT_BUG
 from gateway.cluster.node import SHARDS_PER_STEP
 from gateway.shards import shard_of
-from tests.cluster.harness import CONFIG, LEASE, TRACE, check_answers, cluster
+from tests.cluster.harness import CONFIG, LEASE, TIMEOUT, TRACE, check_answers, cluster
 from tests.cluster.scale import IS_LONG, report
+from tests.daemon_process import gatehouse
 
 SCOPE = "agent:main:telegram:direct:{}"
 
@@ -156,3 +159,28 @@ async def test_a_takeover_that_the_database_interrupts_runs_nothing_twice(tmp_pa
         assert len(nodes.shown()[chat]) == 2
         assert len(nodes.shown()[other]) == 2
         assert nodes.model.asked.count("m0 wait") == 2, "once at each node"
+
+
+async def test_a_node_takes_nothing_from_the_others_before_it_can_serve(tmp_path: Path, database_url: str) -> None:
+    """Its start waits for a file storage that takes connections and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as storage, ExitStack() as closing:
+        async with cluster(tmp_path, database_url, "a") as nodes:
+            nodes.more_of["b"] = (
+                f'[files]\nshared = "s3"\ns3_endpoint = "http://127.0.0.1:{storage.getsockname()[1]}"\n'
+                's3_bucket = "files"\ns3_access_key = "key"\ns3_secret_key = "secret"\n'
+            )
+            await nodes.start("b", is_ready=False)
+            storage.settimeout(TIMEOUT)
+            connection, _ = await asyncio.to_thread(storage.accept)
+            closing.callback(connection.close)
+            await nodes.look()
+            status = await asyncio.to_thread(gatehouse, "cluster", "status", home=tmp_path / "a")
+            one, two, *others = status.stdout.splitlines()
+            assert one.startswith("a: up, 256 shards, ")
+            assert two.startswith("b: starting, 0 shards, ")
+            assert two.endswith(", no address yet")
+            assert not [line for line in others if "have no owner" in line]
+            assert status.returncode == 1
+            for chat in range(1, 5):
+                await nodes.say(chat, "m0")
+                await nodes.answered(chat, "m0")

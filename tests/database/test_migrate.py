@@ -378,7 +378,7 @@ def test_a_node_may_be_one_schema_behind_the_others(
 ) -> None:
     migrate.upgrade(postgres_storage)
     schema = f"{int(migrate.HEAD) + ahead:04}"
-    lease = NodeLease(tmp_path, name="two", address="", seconds=8.0, version="1.0.0", schema=migrate.HEAD, config="")
+    lease = NodeLease(tmp_path, name="two", seconds=8.0, version="1.0.0", schema=migrate.HEAD, config="")
     with connected(postgres_storage) as sql, PostgresConnection(postgres_storage.url) as joining:
         sql(JOIN, "b1", "one", "2.0.0", schema)
         if is_refused:
