@@ -24,9 +24,9 @@ from gateway.cli.common import (
     print_error,
 )
 from gateway.cli.environment import trim_environment
-from gateway.data_dir import DataDirTaken, prepare_data_dir, unusable
+from gateway.data_dir import DataDirLock, DataDirTaken, prepare_data_dir, unusable
 from gateway.distribution import Installation
-from gateway.errors import CannotStart, GatehouseError
+from gateway.errors import CannotStart, GatehouseError, Refused
 from gateway.observability.logging import configure, secrets_in
 from gateway.private_files import open_private
 
@@ -154,10 +154,16 @@ async def _attach(directory: Path, talk: Talk, where: str) -> int:
 
 
 async def _run_own_daemon(settings: Settings, talk: Talk) -> int:
-    """Run a daemon for the time of the chat, and stop it in order."""
+    """Run a daemon for the time of the chat, and stop it in order. Raises `Refused` on a machine of a cluster."""
     from gateway.build import open_daemon  # noqa: PLC0415 - a chat that attaches does not need the whole gateway.
 
     directory = settings.gateway.data_dir
+    if settings.cluster.enabled:
+        with DataDirLock(directory):  # It raises if the node is starting. Then the chat waits for it.
+            raise Refused(
+                "No node runs on this machine, and a chat runs none: it would take conversations from the other nodes, "
+                "without their channels. Start the node with `gatehouse run`, or chat on another machine."
+            )
     # Only the terminal channel runs: a bot should not come and go with a chat in a terminal.
     channels = {name: channel for name, channel in settings.channels.items() if name == CLIENT}
     settings = settings.model_copy(update={"channels": channels})

@@ -358,3 +358,14 @@ async def test_a_rolling_restart_shows_no_error_to_programs(tmp_path: Path, data
         await client.answered("c", session, f"m{last}")
         texts = await client.texts("a", session)
         assert len([each for each in texts if each.startswith("m")]) == len(set(texts) & {f"m{n}" for n in range(9999)})
+
+
+async def test_a_chat_on_the_machine_of_a_stopped_node_does_not_join(tmp_path: Path, database_url: str) -> None:
+    """It would own half of the conversations, without their channels and without an address."""
+    async with cluster(tmp_path, database_url, "a", "b") as nodes:
+        assert await nodes.stop("b") == 0
+        chat = await asyncio.to_thread(gatehouse, "chat", "--once", "hello", home=tmp_path / "b")
+        assert (chat.returncode, chat.stdout) == (1, "")
+        assert chat.stderr.startswith("gatehouse: No node runs on this machine, and a chat runs none")
+        with psycopg.connect(database_url) as connection:
+            assert connection.execute("SELECT name FROM node").fetchall() == [("a",)]
