@@ -56,6 +56,10 @@ class TooLarge(Exception):
         """That of the caller, or a smaller one of the shared storage."""
 
 
+class NotFetched(Refused):
+    """The shared storage has the file, but it cannot be copied to this disk now."""
+
+
 class StoredFile(Struct, frozen=True, kw_only=True):
     ref: str
     path: Path
@@ -233,11 +237,11 @@ class FileStore:
         self._total += await finish_before_cancel(move())
 
     async def find(self, ref: str) -> StoredFile:
-        """Return a stored file. Raises `Refused` if it does not exist, or cannot be fetched now."""
+        """Return a stored file. Raises `Refused` if it does not exist, and `NotFetched` if it cannot be fetched now."""
         try:
             return await self._find(ref)
         except Transient as failure:
-            raise Refused(str(failure)) from failure
+            raise NotFetched(str(failure)) from failure
 
     async def _find(self, ref: str) -> StoredFile:
         """Return a stored file. Raises `Refused` if it does not exist, and `Transient` if it cannot be fetched now."""

@@ -13,7 +13,7 @@ from aiohttp import web
 from gateway.contract import Access, Attachment, AttachmentKind, Caller, Route
 from gateway.errors import Refused
 from gateway.files.identify import HEAD, PICTURES, media_type, safe_name
-from gateway.files.store import UPLOADS, FileStore, StoredFile, TooLarge
+from gateway.files.store import UPLOADS, FileStore, NotFetched, StoredFile, TooLarge
 from gateway.http.responses import HttpError
 from gateway.text.plain import in_bytes
 
@@ -58,23 +58,28 @@ class FileRoutes:
         return await self.keep(request.query.get("name", ""), chunks)
 
     async def keep(self, name: str, chunks: AsyncIterable[bytes]) -> Attachment:
-        """Store a file for the next message. Raises `HttpError` if it is too large."""
+        """Store a file for the next message. Raises `HttpError` if it is too large, or cannot be stored now."""
         name = safe_name(name)
         try:
             kept = await self._store.keep(UPLOADS, f"{token_hex(16)}-{name}", chunks, limit=self._max_bytes())
         except TooLarge as end:
             raise _too_large(end.limit) from None
         except OSError as error:
-            raise Refused("The file couldn't be stored. Please try again later.") from error
+            raise _unavailable("The file can't be stored now. Please try again later.") from error
         return await self._describe(kept, name)
 
     async def find(self, ref: str, name: str) -> Attachment:
-        """Return a file that was uploaded before. Raises `HttpError` if it does not exist, or was sent already."""
+        """Return a file that was uploaded before.
+
+        Raises `HttpError` if it does not exist, was sent already, or cannot be fetched from the shared storage now.
+        """
         gone = HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, f"The file {name} was not uploaded, or was sent before.")
         if "/" in ref:
             raise gone
         try:
             found = await self._store.find(f"{UPLOADS}/{ref}")
+        except NotFetched as failure:
+            raise _unavailable(f"The file {name} can't be fetched now. Please try again later.") from failure
         except Refused as missing:
             raise gone from missing
         return await self._describe(found, safe_name(name))
@@ -97,6 +102,8 @@ class FileRoutes:
         """Send a file as a download. The browser must not show it, because its content is not trusted."""
         try:
             found = await self._store.find(ref)
+        except NotFetched as failure:
+            raise _unavailable(f"{failure} Please try again later.") from failure
         except Refused as gone:
             raise HttpError(HTTPStatus.NOT_FOUND, str(gone)) from gone
         name = safe_name(name)
@@ -112,3 +119,8 @@ class FileRoutes:
 def _too_large(limit: int) -> HttpError:
     sentence = f"The file is too large. The limit is {in_bytes(limit)}."
     return HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+
+
+def _unavailable(sentence: str) -> HttpError:
+    """Return the error for a disk or a shared storage that cannot be used now."""
+    return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, sentence, headers={"Retry-After": "5"})

@@ -6,11 +6,18 @@ from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
+import pytest
+
+from config import Settings
+from gateway.database import migrate
+from gateway.files.shared import shared_files
 from gateway.files.store import UPLOADS, FileStore
 from gateway.files.uploads import UNSENT_KEPT_FOR, FileRoutes
+from gateway.http.responses import HttpError
 from tests.files.harness import chunks, left, opened
 from tests.files.samples import png
 from tests.http.harness import BEARER, Running, serving
+from tests.postgres.fixtures import NewProxy
 
 RAW = {**BEARER, "Content-Type": "application/octet-stream"}
 
@@ -93,3 +100,31 @@ async def test_unsent_uploads_are_deleted_after_a_day(tmp_path: Path) -> None:
     assert left(tmp_path) == [f"{UPLOADS}/a"]
     await FileRoutes(store, lambda: 1, lambda: datetime.now(UTC) + UNSENT_KEPT_FOR * 2).tidy()
     assert left(tmp_path) == []
+
+
+async def test_a_file_of_another_node_that_cannot_be_fetched_now_is_not_called_missing(
+    tmp_path: Path, database_url: str, new_proxy: NewProxy
+) -> None:
+    proxy = new_proxy(database_url)
+    settings = Settings.model_validate({"storage": {"url": proxy.url}, "files": {"shared": "database"}})
+    migrate.upgrade(settings.storage)
+    stores = {name: FileStore(tmp_path / name, 10**9, shared_files(settings)) for name in ("here", "there")}
+    for store in stores.values():
+        await store.open()
+    uploaded = await stores["there"].keep(UPLOADS, "0-a", chunks(b"x"), limit=1)
+    files = FileRoutes(stores["here"], lambda: 1000, lambda: datetime.now(UTC))
+    async with serving(tmp_path, files.routes()) as running:
+        proxy.refuse()
+        for request in (
+            running.client.get(f"/files/{uploaded.ref}", headers=BEARER),
+            running.client.post("/files?name=b", data=b"x", headers=RAW),
+        ):
+            async with request as response:
+                assert (response.status, response.headers["Retry-After"]) == (503, "5")
+        with pytest.raises(HttpError, match="can't be fetched now") as refusal:
+            await files.find("0-a", "a")
+        assert refusal.value.status == 503
+        proxy.accept()
+        assert (await files.find("0-a", "a")).size == 1
+    with pytest.raises(HttpError, match="was not uploaded"):
+        await files.find("0-b", "b")
