@@ -175,6 +175,7 @@ async def decide_pairing(
             return {"approved": _describe_guest(guest)}
         case "role":
             guest = pairing.find_guest(required_text(wanted, "id"))
+            roles.check_changeable(guest)
             return {"changed": _describe_guest(await pairing.set_role(guest, required_text(wanted, "role")))}
         case "deny":
             applicant = await pairing.find_applicant(required_text(wanted, "code"))

@@ -80,7 +80,13 @@ class Overview:
         """Return all roles of the settings, and those that people or tokens still have although they are gone."""
         del call
         table, settings = self._live.roles, self._live.settings
-        guests, tokens = self._live.guest_book.guests.values(), self._live.token_book.tokens.values()
+        tokens = self._live.token_book.tokens.values()
+        guests = [
+            each
+            for each in self._live.guest_book.guests.values()
+            if (of_settings := f"{each.person.channel}:{each.person.sender}") not in table.people
+            and of_settings not in settings.gateway.owners  # The settings win, and those people are listed by them.
+        ]
         given = {each.shown_role for each in guests} | {each.shown_role for each in tokens}
         return t.RoleList(
             roles=[

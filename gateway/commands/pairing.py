@@ -81,9 +81,7 @@ class PairingCommands:
             roles = ", ".join(each.name for each in self._live.roles if not each.is_owner)
             raise Refused(f"Who, and which role? Like /pair role telegram:123 member. Roles: {roles}.")
         role, guest = self._checked(role), self._pairing.find_guest(name)
-        by_settings = self._live.roles.people.get(f"{guest.person.channel}:{guest.person.sender}")
-        if by_settings is not None:
-            raise Refused(f"The configuration gives {_name(guest)} the role {by_settings}. Change it there.")
+        self._live.roles.check_changeable(guest)
         return Answer(
             text=f"{_name(guest)} has the role {role} from now on.",
             commit=lambda operations: self._pairing.set_role(guest, role, also=operations),

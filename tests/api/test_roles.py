@@ -1,7 +1,9 @@
 """Roles of programs: what a token may do, and the list of all roles."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+from gateway.access.guests import Guest, Person
 from gateway.contract import TokenScope
 from tests.agent.scripted import ScriptedProvider
 from tests.api.harness import api
@@ -33,7 +35,11 @@ async def test_a_token_has_the_rights_of_its_role_at_once(tmp_path: Path) -> Non
         assert [spec.name for spec in provider.prompts[-1].tools] == ["current_time"]
         status, _ = await program.call("GET", "/api/roles")
         assert status == 403
+        ann = Person(channel="loopback", account="default", sender="ann")
+        guest = Guest(person=ann, name="Ann", peer="ann", since=datetime.now(UTC), role="member")
+        owner.daemon.live.guest_book.guests[ann] = guest  # The settings win over the role of an approval.
         _, found = await owner.call("GET", "/api/roles")
+        assert [each["people"] for each in found["roles"] if each["name"] == "member"] == [[]]
         role = next(each for each in found["roles"] if each["name"] == "ci")
         assert (role["tools"], role["people"], len(role["tokens"])) == (["current_time"], ["loopback:ann"], 1)
         # The table is gone: the token has no tools any more, and nothing that it lacked before.

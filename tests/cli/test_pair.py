@@ -6,7 +6,7 @@ from pathlib import Path
 from gateway.access.guests import Applicant, Guest, Person, save_fact
 from gateway.spool import OutboxState, Spool
 from gateway.turns.grants import Grant, save
-from tests.daemon_process import gatehouse, running, write_config
+from tests.daemon_process import DEFAULTS, gatehouse, running, write_config
 
 
 def applicant(number: int) -> Applicant:
@@ -60,6 +60,9 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
     assert "has the role member" in gatehouse("pair", "role", "telegram:3", "member", home=tmp_path).stdout
     wrong = gatehouse("pair", "role", "telegram:3", home=tmp_path)
     assert (wrong.returncode, "pair role ID ROLE" in wrong.stderr) == (2, True)
+    write_config(tmp_path, f'{DEFAULTS}\n[roles.kids]\npeople = ["telegram:3"]\n')
+    wrong = gatehouse("pair", "role", "telegram:3", "member", home=tmp_path)
+    assert (wrong.returncode, "the role kids. Change it there." in wrong.stderr) == (1, True)
     assert "no longer has access" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
     revoked = json.loads(gatehouse("pair", "revoke", "telegram:2", "--json", home=tmp_path).stdout)
     assert revoked["revoked"]["id"] == "telegram:2"
