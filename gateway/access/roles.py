@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from config import GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE
+from config.settings.roles import NOT_GRANTED, first_word
 from gateway.access.guests import Person
 from gateway.access.role_table import ANSWERS, AskerRoles, Role
 from gateway.access.rules import Live, is_owner
@@ -68,9 +69,12 @@ def roles_of_all(live: Live, messages: Iterable[Inbound]) -> AskerRoles:
 def check_command(role: Role, command: str, *, is_for_owners: bool = False) -> None:
     """Raise `Refused` if the role keeps people from a command.
 
-    One for owners passes: its handler says why it is for owners only. `Call.is_granted` tells it whether to run.
+    One for owners passes if the role has no list of commands, or if none can grant it: its handler says why it is for
+    owners only. `Call.is_granted` tells it whether to run.
     """
-    if is_for_owners or role.may_use(command, is_for_owners=False):
+    if role.may_use(command, is_for_owners=is_for_owners):
+        return
+    if is_for_owners and (role.settings.commands is None or first_word(command) in NOT_GRANTED):
         return
     if command in ANSWERS:
         raise Refused(f"People with the role {role.name} can't approve tool calls.")

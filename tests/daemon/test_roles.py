@@ -204,6 +204,7 @@ async def test_commands_and_help_follow_the_role(tmp_path: Path) -> None:
         assert await ask(chat, "/status", sender=ANN) == (
             "People with the role guest can't use /status. /help lists what you can use."
         )
+        assert "can't use /workspace" in await ask(chat, "/workspace", sender=ANN)
         assert await ask(chat, "hello", sender=ANN)
         assert "can't use /retry" in await ask(chat, "/retry", sender=ANN)
         assert "can't use /undo" in await ask(chat, "/undo", sender=ANN)
