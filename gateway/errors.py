@@ -5,6 +5,7 @@ GatehouseError
 ├── CannotStart             exit 78: a restart cannot fix it (directory in use, port in use)
 ├── Refused                 tell the person this sentence; nothing else has happened
 │   └── SessionDamaged      answer the message in a new session
+├── MustStop                end the gateway: only its next start can tell whether the last change was stored
 ├── HeldElsewhere           another node of the cluster owns this conversation: forward the request to that node
 │   └── NeedsLabel          another node has to own it before it goes on
 ├── ClientRefused           answer the request of a coding agent with this sentence
@@ -35,6 +36,7 @@ __all__ = [
     "GatehouseError",
     "HeldElsewhere",
     "ModelUnavailable",
+    "MustStop",
     "NeedsLabel",
     "NotAccepted",
     "ProviderBusy",
@@ -56,6 +58,10 @@ class GatehouseError(Exception):
 
 
 class CannotStart(GatehouseError):
+    pass
+
+
+class MustStop(GatehouseError):
     pass
 
 

@@ -31,6 +31,7 @@ _ALWAYS = (
     HTTPStatus.FORBIDDEN,
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
@@ -68,6 +69,7 @@ _ERRORS = {
     HTTPStatus.UNPROCESSABLE_ENTITY: "A value is not valid.",
     HTTPStatus.TOO_MANY_REQUESTS: "Too many requests, sessions or waiting prompts. `Retry-After` says when to retry.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "The gateway failed. Its log has the details.",
+    HTTPStatus.BAD_GATEWAY: "The gateway was lost, or the node of a cluster. It may have carried out the request.",
     HTTPStatus.SERVICE_UNAVAILABLE: "The gateway cannot take this now. `Retry-After` says when to retry.",
     HTTPStatus.GATEWAY_TIMEOUT: "The gateway took too long.",
 }

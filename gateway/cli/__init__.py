@@ -16,6 +16,7 @@ from gateway.cli.common import (
     EXIT_OK,
     EXIT_USAGE,
     CommandParser,
+    common_cause,
     discard_output,
     fail,
     repair_streams,
@@ -71,29 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:  # Handled first, because the next handler has to import too.
         return fail(f"Internal error: {_location(error)}. Please report this bug.", EXIT_BUG)
     except Exception as failure:  # noqa: BLE001 - people get a sentence instead of a traceback.
-        cause = _common_cause(failure)
+        cause = common_cause(failure)
         # Imported here because `--help` does not need them. The failed command has imported them by now.
         from config import ConfigError  # noqa: PLC0415
         from gateway.admin.client import NotRunning  # noqa: PLC0415
-        from gateway.errors import CannotStart, Refused  # noqa: PLC0415
-        from gateway.spool.errors import SpoolBroken, SpoolUnavailable  # noqa: PLC0415
+        from gateway.errors import CannotStart, MustStop, Refused  # noqa: PLC0415
+        from gateway.spool.errors import SpoolUnavailable  # noqa: PLC0415
 
         if isinstance(cause, ConfigError | CannotStart):
             return fail(cause, EXIT_CONFIG)
         if isinstance(cause, NotRunning | Refused | SpoolUnavailable):
             return fail(cause, EXIT_FAILED)
-        if isinstance(cause, SpoolBroken):
+        if isinstance(cause, MustStop):
             return fail(cause, EXIT_BUG)
         return fail(f"Internal error: {_location(cause)}. Please report this bug.", EXIT_BUG)
     return code
-
-
-def _common_cause(failure: Exception) -> Exception:
-    """Return the one cause for which all tasks of a task group have failed, or else the whole group."""
-    if not isinstance(failure, ExceptionGroup):
-        return failure
-    causes = [_common_cause(each) for each in failure.exceptions]
-    return causes[0] if len({type(cause) for cause in causes}) == 1 else failure
 
 
 def _run(arguments: Sequence[str] | None) -> int:

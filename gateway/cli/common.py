@@ -185,3 +185,11 @@ def discard_output(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null, stream.fileno())
     os.close(null)
+
+
+def common_cause(failure: Exception) -> Exception:
+    """Return the one cause for which all tasks of a task group have failed, or else the whole group."""
+    if not isinstance(failure, ExceptionGroup):
+        return failure
+    causes = [common_cause(each) for each in failure.exceptions]
+    return causes[0] if len({type(cause) for cause in causes}) == 1 else failure

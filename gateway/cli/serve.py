@@ -15,12 +15,12 @@ import structlog
 from config import ConfigError, Loaded, LogLevel, ReloadPlan
 from gateway.aio import ShutdownRequest, ShutdownRequested
 from gateway.build import open_daemon
-from gateway.cli.common import EXIT_OK, load_settings, print_error
+from gateway.cli.common import EXIT_OK, common_cause, load_settings, print_error
 from gateway.cli.environment import trim_environment
 from gateway.conversation import Json
 from gateway.daemon import Daemon
 from gateway.descriptors import raise_descriptor_limit
-from gateway.errors import CannotStart, Refused
+from gateway.errors import CannotStart, MustStop, Refused
 from gateway.install.sd_notify import notify, reloading, report_status, stopping, watchdog_interval
 from gateway.observability import housekeeping
 from gateway.observability.log_file import LogFile
@@ -98,8 +98,12 @@ async def _serve(loaded: Loaded, config: Path | None, environ: Mapping[str, str]
                     await daemon.run(ready=announce)
                     for task in side_tasks:
                         task.cancel()
-            except Exception:
-                log.exception("gateway_crashed")  # With the traceback, which the command's error message lacks.
+            except Exception as failure:
+                cause = common_cause(failure)
+                if isinstance(cause, MustStop):  # Not a bug: a disk has failed, or other nodes may take over.
+                    log.error("gateway_failed", reason=str(cause))  # noqa: TRY400 - the reason is enough.
+                else:
+                    log.exception("gateway_crashed")  # With the traceback, which the command's error message lacks.
                 raise
             finally:
                 # A stop signal that arrives after a restart request wins.

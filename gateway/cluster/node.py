@@ -469,8 +469,8 @@ class ClusterNode:
             left = self._spool.safe_seconds_left
             if left <= 0:
                 reason = (
-                    f"The database could not be reached for {self.lease.safe_seconds:g} seconds, so other nodes may "
-                    "take over. This node has stopped its turns."
+                    f"The lease could not be renewed for {self.lease.safe_seconds:g} seconds: the database could not "
+                    "be reached, or this machine was paused. Other nodes may take over, so this node has stopped."
                 )
                 self._work.suspend_work()
                 self._spool.give_up(reason)

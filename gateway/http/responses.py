@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.errors import HeldElsewhere, Refused
+from gateway.errors import HeldElsewhere, MustStop, Refused
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -27,6 +27,7 @@ JSON = "application/json"
 PROBLEM = "application/problem+json"
 NO_JSON = "The body must be a JSON object in UTF-8."
 INTERNAL_ERROR = "Something went wrong. The gateway's log has the details."
+_STOPPED = "The gateway had to stop, and may have done this before. Look before you repeat it."
 
 ACCEPT_BATCH = 1
 """New connections that are accepted in one pass of the event loop. More would have to be closed unread at the limit."""
@@ -101,6 +102,8 @@ def response_for(error: Exception, path: str) -> web.Response | None:
     match error:
         case HttpError():
             return error_response(path, error.status, str(error), error.headers, error.extra)
+        case MustStop():
+            return error_response(path, HTTPStatus.BAD_GATEWAY, _STOPPED)
         case HeldElsewhere():
             return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "1"})
         case Refused():

@@ -14,7 +14,7 @@ GatehouseError
 import sqlite3
 from enum import Enum, auto
 
-from gateway.errors import GatehouseError
+from gateway.errors import GatehouseError, MustStop
 
 
 class CommitRefused(GatehouseError):
@@ -45,7 +45,7 @@ class SpoolUnavailable(GatehouseError):
     pass
 
 
-class SpoolBroken(GatehouseError):
+class SpoolBroken(MustStop):
     """The last commit may or may not be on disk. Only the next start can tell."""
 
 

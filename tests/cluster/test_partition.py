@@ -52,6 +52,7 @@ async def test_a_node_without_the_database_stops_before_others_take_over(
             assert code == EXIT_BUG
             assert ended < LEASE + 20
             assert "could not be reached" in nodes.nodes[cut].errors()
+            assert not [event for event in nodes.nodes[cut].log if "exception" in event], "it is not a bug"
             proxies[cut].resume()
             proxies[cut].accept()
             await nodes.start(cut)
