@@ -463,7 +463,10 @@ def _sqlite_trouble(path: Path, error: sqlite3.Error) -> CannotStart:
 
 _REASONS = {
     "25006": "it is read-only, perhaps a standby. Set storage.url to the primary",
-    "42501": "its user may not create tables. Run `GRANT CREATE ON SCHEMA public TO ...`, or make it the owner",
+    "42501": (
+        "its user lacks rights. Set storage.url to the user that owns the tables, or run "
+        "`GRANT CREATE ON SCHEMA public TO ...` if there are none yet"
+    ),
     "3F000": "there is no schema in which its user may create tables. Create one, or set search_path",
     "42P07": "it already has tables of another program. Set storage.url to a database or a schema of its own",
     "53100": "its disk is full. Make room",

@@ -404,12 +404,16 @@ def test_a_migration_waits_only_a_moment_for_the_tables_of_running_nodes(postgre
     assert differences(postgres_storage) == []
 
 
-def test_a_user_without_rights_is_told_what_to_grant(each_database_url: str) -> None:
+def test_a_user_without_rights_is_told_what_to_do(each_database_url: str) -> None:
+    of_another_user = StorageSettings(url=each_database_url.replace("user=postgres", "user=poor"))
     with psycopg.connect(each_database_url, autocommit=True) as admin:
         admin.execute("CREATE ROLE poor LOGIN")
         try:
             with pytest.raises(CannotStart, match="GRANT CREATE ON SCHEMA"):
-                migrate.ensure_current(StorageSettings(url=each_database_url.replace("user=postgres", "user=poor")))
+                migrate.ensure_current(of_another_user)
+            migrate.ensure_current(StorageSettings(url=each_database_url))
+            with pytest.raises(CannotStart, match=r"Set storage\.url to the user that owns the tables"):
+                migrate.ensure_current(of_another_user)
         finally:
             admin.execute("DROP ROLE poor")
 
