@@ -44,7 +44,15 @@ NO_PREVIEW = {"is_disabled": True}
 
 # The limit of https://core.telegram.org/bots/api#sendphoto. Larger images, and other types, are sent as documents.
 MAX_PHOTO_BYTES = 10_000_000
-PHOTO_TYPES = frozenset({"image/jpeg", "image/png", "image/webp"})
+_MEDIA_FIELDS = {
+    "image/jpeg": "photo",
+    "image/png": "photo",
+    "image/webp": "photo",
+    "audio/ogg": "voice",
+    "audio/mpeg": "audio",
+    "audio/mp4": "audio",
+}
+"""The field and the method for files that Telegram shows or plays: https://core.telegram.org/bots/api#sendvoice."""
 
 _user = Decoder(User)
 _sent_message = Decoder(SentMessage)
@@ -170,16 +178,18 @@ class BotApi:
                 "message_thread_id": thread,
                 "reply_parameters": _reply_parameters(reply_to),
             }
-            if file.media_type in PHOTO_TYPES and file.size <= MAX_PHOTO_BYTES:
+            field = _MEDIA_FIELDS.get(file.media_type)
+            if field is not None and (field != "photo" or file.size <= MAX_PHOTO_BYTES):
+                method = f"send{field.capitalize()}"
                 try:
-                    return await self._client.upload("sendPhoto", fields, field="photo", path=path, name=file.name)
+                    return await self._client.upload(method, fields, field=field, path=path, name=file.name)
                 except Refusal as refusal:
-                    # Too wide, too tall, or not decodable: it can still be sent as a document.
-                    if not refusal.is_bad_request or not any(
-                        word in refusal.description.lower() for word in ("photo", "image")
-                    ):
+                    # Too wide, too tall, or not decodable; or a person who takes no voice messages. It can still be
+                    # sent as a document.
+                    words = ("photo", "image", "voice", "audio")
+                    if not refusal.is_bad_request or not any(word in refusal.description.lower() for word in words):
                         raise
-            # Otherwise Telegram shows a GIF or a recording as something else than a file.
+            # Otherwise Telegram shows a GIF as something else than a file.
             fields["disable_content_type_detection"] = True
             return await self._client.upload("sendDocument", fields, field="document", path=path, name=file.name)
 

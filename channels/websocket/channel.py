@@ -11,7 +11,7 @@ from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import ClientConnection, RenderHtml
 from channels.websocket.hub import Hub
-from channels.websocket.wire import DraftFrame, message_frame
+from channels.websocket.wire import DraftFrame, MessageFrame, message_frame
 from gateway.contract import (
     Address,
     Caller,
@@ -89,12 +89,14 @@ class WebSocketChannel:
         html = None
         if self._render is not None and message.kind is not OutboundKind.NOTICE:
             html = await asyncio.to_thread(self._render, message.text)
-        frame = message_frame(message, key=key, at=datetime.now(UTC), html=html)
+        return await self._show(message, message_frame(message, key=key, at=datetime.now(UTC), html=html))
+
+    async def _show(self, message: Outbound, frame: MessageFrame) -> Receipt:
         # A queued frame counts as sent. If the last connection breaks before that, the hub moves it to the mailbox.
         is_connected = self._hub.broadcast(message.address.peer, frame)
         if not is_connected and (self._hub.keeps(frame) or self._is_elsewhere(message.address)):
             await self._hub.keep(message.address.peer, frame)
-        return Receipt(message_id=key)
+        return Receipt(message_id=frame.key)
 
     def _is_elsewhere(self, address: Address) -> bool:
         """Return whether another node has the connections of a chat. The message comes from another conversation."""

@@ -100,11 +100,12 @@ class DraftFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class FileLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to download; `url` is a path on this server."""
+    """A file to download or to show; `url` is a path on this server."""
 
     name: str
     size: int
     url: str
+    media_type: str = ""
 
 
 class MessageFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="message", tag_field="type"):
@@ -267,4 +268,5 @@ def message_frame(message: Outbound, *, key: str, at: datetime, html: str | None
 
 def link_to(file: Enclosure) -> FileLink:
     """Return the link under which the client can download a file of the agent."""
-    return FileLink(name=file.name, size=file.size, url=f"/files/{quote(file.ref)}?name={quote(file.name)}")
+    url = f"/files/{quote(file.ref)}?name={quote(file.name)}"
+    return FileLink(name=file.name, size=file.size, url=url, media_type=file.media_type)

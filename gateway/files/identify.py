@@ -13,6 +13,8 @@ HEAD = 512
 UNKNOWN = "application/octet-stream"
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """The image types that vision models accept."""
+RECORDINGS = frozenset({"audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/mp4"})
+"""The audio types that browsers play."""
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
@@ -24,6 +26,10 @@ _MAGIC = (
     (b"OggS", 0, "audio/ogg"),
     (b"ID3", 0, "audio/mpeg"),
     (b"\xff\xfb", 0, "audio/mpeg"),
+    (b"\xff\xf3", 0, "audio/mpeg"),
+    (b"\xff\xf2", 0, "audio/mpeg"),
+    (b"\xff\xf1", 0, "audio/aac"),
+    (b"\xff\xf9", 0, "audio/aac"),
     (b"fLaC", 0, "audio/flac"),
     (b"ftypM4A", 4, "audio/mp4"),
     (b"ftyp", 4, "video/mp4"),
@@ -33,6 +39,7 @@ _MAGIC = (
     (b"\x1f\x8b", 0, "application/gzip"),
     (b"\x7fELF", 0, "application/x-executable"),
 )
+_TAIL = 1024
 _RIFF = frozenset({"image/webp", "audio/wav"})
 _REFINABLE = {"application/zip": "application/", "video/webm": "audio/", "audio/ogg": "video/", "video/mp4": "audio/"}
 """Container formats. A claimed type of this family names the content, which the first bytes do not show."""
@@ -79,6 +86,21 @@ def dimensions(picture: bytes) -> tuple[int, int] | None:
     except (struct.error, IndexError):
         pass
     return None
+
+
+def is_complete(picture: bytes) -> bool:
+    """Return whether the end of a picture is there. Some programs write a few bytes after it."""
+    end = picture[-_TAIL:]
+    match media_type(picture[:HEAD], ""):
+        case "image/png":
+            return b"IEND\xaeB`\x82" in end
+        case "image/jpeg":
+            return b"\xff\xd9" in end
+        case "image/gif":
+            return b";" in end
+        case "image/webp":
+            return int.from_bytes(picture[4:8], "little") + 8 <= len(picture)
+    return False
 
 
 def _webp(picture: bytes) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gateway.contract import Access, Attachment, AttachmentKind, Caller, Route
 from gateway.errors import Refused
-from gateway.files.identify import HEAD, PICTURES, media_type, safe_name
+from gateway.files.identify import HEAD, PICTURES, RECORDINGS, UNKNOWN, media_type, safe_name
 from gateway.files.store import UPLOADS, FileStore, NotFetched, StoredFile, TooLarge
 from gateway.http.responses import HttpError
 from gateway.text.plain import in_bytes
@@ -20,6 +20,7 @@ from gateway.text.plain import in_bytes
 UNSENT_KEPT_FOR = timedelta(days=1)
 _SWEEP_INTERVAL = timedelta(hours=1)
 _BLOCK_SIZE = 1 << 16
+_SHOWN = PICTURES | RECORDINGS
 
 
 class FileRoutes:
@@ -96,12 +97,16 @@ class FileRoutes:
 
     async def _download(self, request: web.Request, _: Caller) -> web.StreamResponse:
         ref = f"{request.match_info['folder']}/{request.match_info['name']}"
-        return await self.send(ref, request.query.get("name", "") or request.match_info["name"])
+        return await self.send(ref, request.query.get("name", "") or request.match_info["name"], is_shown=True)
 
-    async def send(self, ref: str, name: str) -> web.StreamResponse:
-        """Send a file as a download. The browser must not show it, because its content is not trusted."""
+    async def send(self, ref: str, name: str, *, is_shown: bool = False) -> web.StreamResponse:
+        """Send a file as a download. The browser must not open it, because its content is not trusted.
+
+        With `is_shown`, the page may show a picture and play a recording.
+        """
         try:
             found = await self._store.find(ref)
+            kind = media_type(await self._store.read(ref, HEAD), "") if is_shown else UNKNOWN
         except NotFetched as failure:
             raise _unavailable(f"{failure} Please try again later.") from failure
         except Refused as gone:
@@ -111,7 +116,7 @@ class FileRoutes:
             found.path,
             headers={
                 "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-                "Content-Type": "application/octet-stream",
+                "Content-Type": kind if kind in _SHOWN else UNKNOWN,
             },
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from config import Settings
 from gateway.database import migrate
+from gateway.files.identify import UNKNOWN
 from gateway.files.shared import shared_files
 from gateway.files.store import UPLOADS, FileStore
 from gateway.files.uploads import UNSENT_KEPT_FOR, FileRoutes
@@ -84,6 +85,16 @@ async def test_a_file_is_sent_as_a_download(tmp_path: Path) -> None:
             disposition = response.headers["Content-Disposition"]
             assert disposition == "attachment; filename*=UTF-8''Gr%C3%B6%C3%9Fe.html"
             assert await response.read() == b"<script>alert(1)</script>"
+
+
+async def test_a_picture_and_a_recording_have_their_type_for_the_page(tmp_path: Path) -> None:
+    files = {"a.bin": (png(), "image/png"), "b.txt": (b"OggS\0", "audio/ogg"), "c.png": (b"<svg>", UNKNOWN)}
+    async with house(tmp_path) as (running, store):
+        for name, (content, kind) in files.items():
+            await store.keep("s", name, chunks(content), limit=1000)
+            async with running.client.get(f"/files/s/{name}", headers=BEARER) as response:
+                assert response.headers["Content-Type"] == kind
+                assert response.headers["Content-Disposition"].startswith("attachment;")
 
 
 async def test_files_outside_the_store_cannot_be_downloaded(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ function drawItem(item, isNewest) {
   item.node.className = ["item", item.kind, item.state, item.isLive && "live", item.isFailure && "failure"].filter(Boolean).join(" ");
   item.node.setAttribute("aria-busy", String(Boolean(item.isLive)));
   const body = item.node.querySelector(":scope > .body") ?? item.node.appendChild(element("div", "body"));
-  if (item.file) body.replaceChildren(downloadLink(item.file));
+  if (item.file) drawFile(body, item.file);
   else if (item.html === undefined || item.html === null) body.textContent = item.text;
   else drawProse(body, item);
   drawExtras(item, canRetry);
@@ -63,12 +63,45 @@ function drawExtras(item, canRetry) {
   else if (!item.isLive) item.node.append(timeElement(item.at));
 }
 
+// Drawn once: a picture that is replaced flickers, and a recording stops.
+function drawFile(body, file) {
+  if (body.dataset.file === file.url) return;
+  body.dataset.file = file.url;
+  const link = downloadLink(file);
+  const kind = file.media_type?.split("/")[0];
+  if (kind === "image") body.replaceChildren(picture(file, link));
+  else if (kind === "audio") body.replaceChildren(player(link), link);
+  else body.replaceChildren(link);
+}
+
 function downloadLink({ name, size, url }) {
   const link = element("a", "download");
   link.href = new URL(url, location.origin).pathname + new URL(url, location.origin).search;
   link.download = name;
   link.append(icon("file"), element("span", "", name), element("small", "", formatSize(size)));
   return link;
+}
+
+// A picture is its own link. One that is no longer stored, or that the browser can't show, is a link with its name.
+function picture({ name }, link) {
+  const shown = link.cloneNode();
+  const image = element("img");
+  shown.className = "picture";
+  image.alt = name;
+  image.src = link.href;
+  image.addEventListener("error", () => shown.replaceWith(link));
+  // Its height was not known when the log was scrolled to the end.
+  image.addEventListener("load", () => state.isAtEnd && ($("scroller").scrollTop = $("scroller").scrollHeight));
+  shown.append(image);
+  return shown;
+}
+
+function player(link) {
+  const audio = element("audio");
+  audio.controls = true;
+  audio.preload = "metadata";
+  audio.src = link.href;
+  return audio;
 }
 
 function pendingText() {

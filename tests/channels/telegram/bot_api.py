@@ -157,7 +157,7 @@ class FakeBotApi:
             if fields.get("parse_mode") == "HTML" and not is_html(fields["text"]):
                 return UNPARSABLE
             result = True if method == "sendMessageDraft" else self._sent(fields)
-        elif method in {"sendPhoto", "sendDocument"}:
+        elif method in {"sendPhoto", "sendDocument", "sendVoice", "sendAudio"}:
             result = self._sent({"text": "", **fields})
         elif method == "getFile":
             if fields["file_id"] not in self.files:

@@ -108,6 +108,27 @@ async def test_a_picture_that_telegram_cannot_show_is_sent_as_a_document(
     assert api.calls_of("sendDocument")
 
 
+@pytest.mark.parametrize(
+    ("media_type", "field"), [("audio/ogg", "voice"), ("audio/mpeg", "audio"), ("audio/mp4", "audio")]
+)
+async def test_a_recording_is_sent_as_one(
+    channel: TelegramChannel, api: FakeBotApi, path: Path, media_type: str, field: str
+) -> None:
+    recording = Enclosure(name="speech", media_type=media_type, size=7, ref="x")
+    await channel.send_file(Outbound(address=HERE, text="", file=recording), path, key="k")
+    assert api.calls_of(f"send{field.capitalize()}")[0].fields[field] == "content"
+    assert not api.calls_of("sendDocument")
+
+
+async def test_a_person_who_takes_no_voice_messages_gets_a_document(
+    channel: TelegramChannel, api: FakeBotApi, path: Path
+) -> None:
+    api.scripted["sendVoice"].append(refusal(400, "Bad Request: VOICE_MESSAGES_FORBIDDEN"))
+    voice = Enclosure(name="speech.ogg", media_type="audio/ogg", size=7, ref="x")
+    await channel.send_file(Outbound(address=HERE, text="", file=voice), path, key="k")
+    assert api.calls_of("sendDocument")
+
+
 async def test_a_file_that_telegram_rejects_is_undeliverable(
     channel: TelegramChannel, api: FakeBotApi, path: Path
 ) -> None:

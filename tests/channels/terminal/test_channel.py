@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from gateway.contract import (
     Caller,
     Drafts,
     EarlierMessage,
+    Enclosure,
     HasRoutes,
     OffersButtons,
     Outbound,
@@ -44,6 +46,18 @@ async def test_shows_drafts_and_offers_no_buttons() -> None:
     assert not isinstance(channel, OffersButtons)
     assert (channel.name, channel.account) == ("terminal", "default")
     assert channel.text_limit.size >= 100_000
+
+
+async def test_a_file_is_named_with_its_place(tmp_path: Path) -> None:
+    pulse, core = StubPulse(), Core()
+    channel = _channel(pulse)
+    async with running(channel, core, pulse), serving(channel.routes(), ADA) as client, client.ws_connect(PATH) as ada:
+        await say(ada, "draw")
+        await frame(ada, "ack")
+        fox = Enclosure(name="fox.png", media_type="image/png", size=7, ref="x/fox.png")
+        answer = Outbound(address=core.taken[0].address, text="", kind=OutboundKind.REPLY, file=fox)
+        await channel.send_file(answer, tmp_path / "fox.png", key="t1.1")
+        assert (await frame(ada, "message"))["text"] == f"[file: fox.png, stored as {tmp_path / 'fox.png'}]"
 
 
 async def test_the_unix_user_is_the_peer_and_gets_plain_text() -> None:
