@@ -82,7 +82,7 @@ class Settings(Table):
         "cluster": {},
         "api": {},
         "limits": {},
-        "tools": {"shell": {}, "fetch": {}, "search": {}, "documents": {}},
+        "tools": {"shell": {}, "fetch": {}, "search": {}, "documents": {}, "images": {}, "speech": {}},
         "skills": {},
         "files": {},
         "transcription": {},
@@ -252,15 +252,21 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
                 message, hint = "must be a provider and a model", 'write it like "local/llama3.3"'
                 yield Problem(key=where, message=message, hint=hint)
 
-    transcription = tables.get("transcription")
-    if isinstance(transcription, dict):
-        chosen = transcription.get("provider")
-        yield from _unknown("transcription.provider", chosen, "provider", providers)
+    tools = tables.get("tools")
+    media: dict[str, Any] = tools if isinstance(tools, dict) else {}  # Any: as for `tables`.
+    users = {
+        "transcription": (tables.get("transcription"), "cannot transcribe"),
+        "tools.images": (media.get("images"), "cannot make pictures"),
+        "tools.speech": (media.get("speech"), "cannot speak"),
+    }
+    for name, (table, lack) in users.items():
+        chosen = table.get("provider") if isinstance(table, dict) else None
+        yield from _unknown(f"{name}.provider", chosen, "provider", providers)
         provider = providers.get(chosen) if isinstance(providers, dict) and isinstance(chosen, str) else None
         if isinstance(provider, dict) and str(provider.get("kind")) != ProviderKind.OPENAI:
             yield Problem(
-                key="transcription.provider",
-                message="names a provider that cannot transcribe",
+                key=f"{name}.provider",
+                message=f"names a provider that {lack}",
                 hint='use a provider of kind "openai"; its base_url can be any compatible endpoint',
             )
 

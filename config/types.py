@@ -132,6 +132,16 @@ class SearchEngine(StrEnum):
     TEMPLATE = "template"
 
 
+class SpeechFormat(StrEnum):
+    """The format of recordings that `speak` makes. `opus` is that of voice messages."""
+
+    OPUS = "opus"
+    MP3 = "mp3"
+    AAC = "aac"
+    FLAC = "flac"
+    WAV = "wav"
+
+
 class AgentPreset(StrEnum):
     """A known coding agent, by its vendor's name for it."""
 

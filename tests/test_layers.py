@@ -51,8 +51,8 @@ PACKAGES = (
     "safe_http",
     "web_search",
     "skills",
-    "agent",
     "files",
+    "agent",
     "mcp",
     # Coding agents and their repositories.
     "repos",

@@ -14,9 +14,11 @@ from config.types import (
     FileSharing,
     Flag,
     Integer,
+    Price,
     SearchEngine,
     Seconds,
     Slug,
+    SpeechFormat,
     Table,
     Text,
     Url,
@@ -164,6 +166,50 @@ class DocumentSettings(Table):
     )
 
 
+class ImageSettings(Table):
+    """The tool `generate_image`, which has pictures made. Agents have it once there is a provider."""
+
+    provider: Slug | None = Field(
+        default=None, description="The table in [providers] whose endpoint makes pictures; its kind must be openai."
+    )
+    model: Text = Field(default="gpt-image-1", description="The endpoint's name for the model.")
+    size: Text | None = Field(
+        default=None, description='The size of the pictures, like "1024x1024". Default: the endpoint\'s own choice.'
+    )
+    quality: Text | None = Field(
+        default=None, description='Their quality, like "low" or "high". Default: the endpoint\'s own choice.'
+    )
+    price: Price = Field(default=0.0, ge=0, description="The price of a picture, in the currency of the models.")
+    timeout: Seconds = Field(default=120.0, ge=1, le=900, description="How many seconds a picture may take.")
+    max_bytes: Integer = Field(
+        default=20_000_000, ge=10_000, le=100_000_000, description="The largest picture that is accepted, in bytes."
+    )
+
+
+class SpeechSettings(Table):
+    """The tool `speak`, which turns text into a recording. Agents have it once there is a provider."""
+
+    provider: Slug | None = Field(
+        default=None, description="The table in [providers] whose endpoint speaks; its kind must be openai."
+    )
+    model: Text = Field(default="gpt-4o-mini-tts", description="The endpoint's name for the model.")
+    voice: Text = Field(default="alloy", description="The endpoint's name for the voice.")
+    format: SpeechFormat = Field(
+        default=SpeechFormat.OPUS,
+        description='"opus" (which Telegram shows as a voice message), "mp3", "aac", "flac" or "wav".',
+    )
+    price: Price = Field(
+        default=0.0, ge=0, description="The price of a million characters, in the currency of the models."
+    )
+    max_chars: Integer = Field(
+        default=4096, ge=1, le=100_000, description="How many characters a recording may have at most."
+    )
+    timeout: Seconds = Field(default=60.0, ge=1, le=900, description="How many seconds a recording may take.")
+    max_bytes: Integer = Field(
+        default=20_000_000, ge=10_000, le=100_000_000, description="The largest recording that is accepted, in bytes."
+    )
+
+
 class ToolSettings(Table):
     """The built-in tools."""
 
@@ -173,6 +219,8 @@ class ToolSettings(Table):
     documents: DocumentSettings = Field(
         default_factory=DocumentSettings, description="Documents that are read as text."
     )
+    images: ImageSettings = Field(default_factory=ImageSettings, description="The tool that has pictures made.")
+    speech: SpeechSettings = Field(default_factory=SpeechSettings, description="The tool that speaks.")
 
 
 class SkillSettings(Table):

@@ -25,15 +25,34 @@ P = ParamSpec("P")
 
 _MAX_OUTPUT_CHARS = 50_000
 _MAX_CONCURRENT = 8
+_NO_FILES = "files cannot be sent here"
 
 log = structlog.get_logger()
 
-SendFile = Callable[[int, str], Awaitable[None]]
-"""Sends an open file, under the given name, along with the answer. Raises `Refused` if it cannot."""
+SendFile = Callable[[int, str], Awaitable[str]]
+"""Sends an open file along with the answer. Returns the name that it gets, which is a harmless form of the given one.
+Raises `Refused` if it cannot."""
+
+CheckSending = Callable[[], None]
+"""Raises `Refused` if no further file can be sent, before a tool makes one."""
 
 
-async def cannot_send(_descriptor: int, _name: str) -> None:
-    raise Refused("files cannot be sent here")
+async def cannot_send(_descriptor: int, _name: str) -> str:
+    raise Refused(_NO_FILES)
+
+
+def check_cannot_send() -> None:
+    raise Refused(_NO_FILES)
+
+
+class Budget(Protocol):
+    """The budget of the person who is charged for the turn."""
+
+    async def check_limits(self) -> None:
+        """Raise `Refused` if it is used up."""
+
+    def charge_call(self, model: str, cost: float) -> None:
+        """Add a call that has a cost and no tokens. `model` is `provider/model`."""
 
 
 Remind = Callable[[str, str], Awaitable[str]]
@@ -93,6 +112,9 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     documents: DocumentConverter = msgspec.field(default_factory=DocumentConverter)
     """Shared by all sessions, since few documents are converted at the same time."""
     send_file: SendFile = cannot_send
+    check_sending: CheckSending = check_cannot_send
+    budget: Budget | None = None
+    """None: calls of services are not charged."""
     remind: Remind = cannot_remind
     recall: Recall | None = None
     """None: there are no conversations, only the memory."""

@@ -16,6 +16,7 @@ from gateway.contract import Channel, ProvesAccess
 from gateway.conversation import UserMessage
 from gateway.doctor.coding_agents import SANDBOX_FIX, check_coding_agents
 from gateway.doctor.finding import Finding, error, ok, warning
+from gateway.doctor.media import media_checks
 from gateway.doctor.skills import check_skills
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.mcp.server import McpServers
@@ -45,6 +46,7 @@ async def check_peers(
         *(check_model(name, settings.providers[name], model, deadline) for name, model in dict.fromkeys(models)),
         check_sandbox(settings),
         *([check_search(settings.tools.search)] if settings.tools.search.engine else []),
+        *media_checks(settings, deadline),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(check, name=f"doctor:{number}") for number, check in enumerate(checks)]

@@ -43,10 +43,14 @@ class OutgoingFiles:
     new: list[Enclosure] = field(default_factory=list)
     """Files that are not in the transcript yet."""
 
-    async def add(self, descriptor: int, name: str) -> None:
-        """Copy an open file. Raises `Refused` with the reason if it cannot be sent."""
+    def check(self) -> None:
+        """Raise `Refused` with the reason if no further file can be sent."""
         if self.count >= self.settings.max_per_message:
             raise Refused(f"an answer can have at most {self.settings.max_per_message} files")
+
+    async def add(self, descriptor: int, name: str) -> str:
+        """Copy an open file. Returns its name. Raises `Refused` with the reason if it cannot be sent."""
+        self.check()
         self.count += 1
         label = safe_name(_STORED_AS.sub("", name))
 
@@ -71,6 +75,7 @@ class OutgoingFiles:
         await self.store.require_session(self.job.session, kept, self.sessions)
         kind = media_type(await self.store.read(kept.ref, HEAD), mimetypes.guess_type(label)[0] or "")
         self.new.append(Enclosure(name=label, media_type=kind, size=kept.size, ref=kept.ref))
+        return label
 
     def take_new(self) -> list[Enclosure]:
         """Return the new files once."""

@@ -169,6 +169,8 @@ class ToolResult(Entry, frozen=True, kw_only=True, tag="tool_result"):
     is_error: bool = False
     diffs: tuple[FileDiff, ...] = ()
     """Files that a coding agent has changed with the call."""
+    usage: Usage | None = None
+    """The cost of a call that is paid for."""
 
 
 class SentFile(Entry, frozen=True, kw_only=True, tag="file"):

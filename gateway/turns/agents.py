@@ -34,6 +34,8 @@ _USE_SKILL = "use_skill"
 _SWITCHES = {
     "shell": "To use the shell, set tools.shell.enabled.",
     "web_search": "To search, set tools.search.engine.",
+    "generate_image": "To have pictures made, set tools.images.provider.",
+    "speak": "To speak, set tools.speech.provider.",
     _USE_SKILL: "To use skills, set skills.folders.",
 }
 """The built-in tools that exist only once the settings enable them."""
@@ -49,7 +51,7 @@ def open_toolbox(
     """Return the tools that the settings give to an agent. Raises `CannotStart` for a name that no tool can have."""
     if agent.backend is Backend.ACP:
         return Toolbox(())  # The program has its own.
-    usual = {tool.spec.name: tool for tool in built_in(settings.tools)}
+    usual = {tool.spec.name: tool for tool in built_in(settings)}
     known = usual | {tool.spec.name: tool for tool in ON_REQUEST}
     has_shell = "shell" in (usual if agent.tools is None else agent.tools)
     use_skill = make_use_skill(settings.tools.shell if has_shell else None)
@@ -309,7 +311,7 @@ def agent_faults(settings: Settings) -> list[str]:
 
 def _role_faults(settings: Settings) -> Iterator[str]:
     """Yield the tools of roles that no agent can have. A typo would take a tool away, or let it run unasked."""
-    known = {tool.spec.name for tool in (*built_in(settings.tools), *ON_REQUEST)} | _SWITCHES.keys() | {*TOOL_KINDS}
+    known = {tool.spec.name for tool in (*built_in(settings), *ON_REQUEST)} | _SWITCHES.keys() | {*TOOL_KINDS}
     for name, role in settings.roles.items():
         for key, patterns in (("tools", role.tools or ()), ("ask", role.ask)):
             if unknown := [each for each in patterns if not _may_match(each, known, settings)]:

@@ -154,6 +154,7 @@ class TurnRecorder:
                     output=outcome.output,
                     is_error=outcome.is_error,
                     diffs=tuple(entries.FileDiff(path=each.path, diff=each.diff) for each in outcome.diffs),
+                    usage=state.usage.entry() if state.usage is not None else None,
                 )
                 files = state.outgoing.take_new() if state.outgoing else []
                 await self.write(state, [result, *map(sent_file, files)], also=resume)

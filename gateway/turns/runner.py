@@ -247,6 +247,8 @@ class TurnRunner:
             now=self._context.now,
             documents=self._files.documents,
             send_file=outgoing.add,
+            check_sending=outgoing.check,
+            budget=provider.usage,
             remind=partial(self._reminders.make, job),
             recall=partial(self._context.recall.find, job.scope, job.turn),
         )

@@ -110,7 +110,8 @@ class DailyUsage:
         key, at = (day, person), monotonic()
         stored = await self._spool.usage(day, person)
         # What this node has charged, and has not committed yet, is in the cache only.
-        self._cache[key] = max(stored, self._cache.get(key, UsageTotal()), key=lambda total: total.tokens)
+        cached = self._cache.get(key, UsageTotal())
+        self._cache[key] = max(stored, cached, key=lambda total: (total.tokens, total.cost_micros))
         self._read_at[key] = at
 
     def add(self, spend: AddUsage) -> None:
@@ -218,12 +219,21 @@ class TurnUsage:
             cache_write_tokens=usage.cache_write_tokens,
             cost_micros=cost,
         )
+        self._add(spend, recorded)
+        self.model = model
+        self._total += usage.input_tokens + usage.output_tokens
+
+    def charge_call(self, model: str, cost: float) -> None:
+        """Add a call of a service that has no tokens. Implements `gateway.agent.tools.Budget`."""
+        micros = round(cost * _MICROS)
+        spend = AddUsage(day=utc_day(self._now()), person=self.person, model=model, cost_micros=micros)
+        self._add(spend, entries.Usage(cost_micros=micros))
+
+    def _add(self, spend: AddUsage, recorded: entries.Usage) -> None:
         self.uncommitted.append(spend)
         self._unrecorded.append(recorded)
         # Counted before the commit: the person's next request may come first.
         self._daily.add(spend)
-        self.model = model
-        self._total += usage.input_tokens + usage.output_tokens
 
     def entry(self) -> entries.Usage | None:
         """Return the uncommitted charges as a transcript entry has them."""

@@ -9,6 +9,7 @@ from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
 from gateway.sessions.session import fold
 from gateway.sessions.state import SessionStatus
+from gateway.sessions.storage.rebuild import rebuilt_entries
 from tests.sessions.samples import START, dialogue, header, sealed, transcripts
 
 
@@ -64,7 +65,18 @@ def test_usage_includes_undone_cleared_and_summarised_turns() -> None:
                 e.Summary(content="nothing", from_seq=2, covers=3, usage=used),
                 e.Clear(),
                 e.Assistant(content="still here", usage=None),
+                e.ToolResult(tool_use_id="c", output="A picture.", usage=e.Usage(cost_micros=3)),
             ]
         )
     )
-    assert (state.input_tokens, state.cached_tokens, state.output_tokens, state.cost_micros) == (200, 80, 20, 14)
+    assert (state.input_tokens, state.cached_tokens, state.output_tokens, state.cost_micros) == (200, 80, 20, 17)
+
+
+def test_a_transcript_that_lost_its_start_counts_no_usage_twice() -> None:
+    used = e.Usage(input_tokens=100, cost_micros=7)
+    result = e.ToolResult(tool_use_id="c", output="A picture.", usage=e.Usage(cost_micros=3))
+    whole = sealed([header(), *[e.User(content="go")] * 5, e.Assistant(content="yes", usage=used), result])
+    state = fold(whole)
+    rebuilt, _ = rebuilt_entries("k", whole[-2:], state, state.updated_at)
+    before = next(entry for entry in rebuilt if isinstance(entry, e.Checkpoint)).state
+    assert (state.cost_micros, before.cost_micros, before.input_tokens) == (10, 0, 0)

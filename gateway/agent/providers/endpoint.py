@@ -84,6 +84,11 @@ class ChatApi(Protocol):
     def decoder(self, name: str) -> StreamDecoder: ...
 
 
+def url_of(base: URL, path: str) -> URL:
+    """Return the URL of an operation. A query of the base URL stays."""
+    return base.with_path(f"{base.raw_path.rstrip('/')}{path}", encoded=True, keep_query=True)
+
+
 class Endpoint:
     """Runs each step with one request. `ResilientProvider` retries."""
 
@@ -91,8 +96,7 @@ class Endpoint:
         self._settings = settings
         self._name = name
         self._api = api
-        base = URL(settings.base_url or api.default_url)
-        self._url = base.with_path(f"{base.raw_path.rstrip('/')}{api.path}", encoded=True, keep_query=True)
+        self._url = url_of(URL(settings.base_url or api.default_url), api.path)
         key = settings.api_key.reveal() if settings.api_key else _NO_KEY
         headers = {**_HEADERS, "Authorization": f"Bearer {key}", **api.headers}
         self._session = SharedSession(settings, headers, is_encrypted=self._url.scheme == "https")

@@ -1,8 +1,9 @@
 """The built-in tools, one module for each subject."""
 
-from config import ToolSettings
+from config import Settings
 from gateway.agent.toolbox.chat import current_time, plan, remind, send_file
 from gateway.agent.toolbox.files import edit_file, list_files, read_file, search_files, write_file
+from gateway.agent.toolbox.media import make_generate_image, make_speak
 from gateway.agent.toolbox.notes import remember
 from gateway.agent.toolbox.recall import recall
 from gateway.agent.toolbox.search import make_search
@@ -45,8 +46,12 @@ ON_REQUEST = (plan,)
 """The tools of agents that list them. Other models would pay for their description without need."""
 
 
-def built_in(settings: ToolSettings) -> tuple[Tool, ...]:
+def built_in(settings: Settings) -> tuple[Tool, ...]:
     """Return the tools of agents that list none."""
-    shell = (make_shell(settings.shell),) if settings.shell.enabled else ()
-    search = (make_search(settings.search),) if settings.search.engine else ()
-    return (*BUILT_IN, make_fetch(settings.fetch, settings.documents), *search, *shell)
+    tools, providers = settings.tools, settings.providers
+    shell = (make_shell(tools.shell),) if tools.shell.enabled else ()
+    search = (make_search(tools.search),) if tools.search.engine else ()
+    images, speech = tools.images, tools.speech
+    image = (make_generate_image(images, providers[images.provider]),) if images.provider else ()
+    speak = (make_speak(speech, providers[speech.provider]),) if speech.provider else ()
+    return (*BUILT_IN, make_fetch(tools.fetch, tools.documents), *search, *image, *speak, *shell)

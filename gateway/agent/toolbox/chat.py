@@ -53,11 +53,17 @@ async def send_file(context: ToolContext, path: str) -> str:
 
     descriptor = await asyncio.to_thread(open_file)
     try:
-        await context.send_file(descriptor, PurePath(path).name)
-    except Refused as reason:
-        raise ToolFailed(f"{path!r} was not sent: {reason}.") from reason
-    except OSError as error:
-        raise ToolFailed(f"{path!r} was not sent: {error.strerror or 'the disk refused'}.") from error
+        await send_open_file(context, descriptor, PurePath(path).name)
     finally:
         os.close(descriptor)
     return f"{PurePath(path).name} goes to the person with your answer."
+
+
+async def send_open_file(context: ToolContext, descriptor: int, name: str) -> str:
+    """Send an open file along with the answer. Returns the name that it has there. Raises `ToolFailed`."""
+    try:
+        return await context.send_file(descriptor, name)
+    except Refused as reason:
+        raise ToolFailed(f"{name!r} was not sent: {reason}.") from reason
+    except OSError as error:
+        raise ToolFailed(f"{name!r} was not sent: {error.strerror or 'the disk refused'}.") from error

@@ -14,6 +14,7 @@ from gateway.agent.protocol import TokenUsage
 from gateway.agent.providers.errors import classify_fault, read_fault
 from gateway.conversation import AssistantMessage, ToolCall, ToolMessage, ToolOutcome
 from gateway.errors import ProviderFailed
+from tests.agent.sdk_headers import compared
 from tests.agent.streaming import HELLO, Said, model, step
 from tests.agent.wire import ANTHROPIC, OPENAI, Call, Dialect, Reply, WireServer
 from tests.agent.wire.server import KEY
@@ -26,8 +27,6 @@ HISTORY = (
     AssistantMessage(text="Let me see.", tool_calls=(CALL,)),
     ToolMessage(outcomes=(ToolOutcome(id=CALL.id, output="grüß dich 😀"),)),
 )
-NOT_COMPARED = {"user-agent", "connection", "content-length", "host", "accept-encoding"}
-"""Also the headers of the SDKs' telemetry, which begin with `x-stainless-`. On Python 3.14 the SDKs accept zstd."""
 
 
 @asynccontextmanager
@@ -41,13 +40,6 @@ async def sdk_stream(server: WireServer, body: dict[str, Any]) -> AsyncIterator[
             sent = anthropic.AsyncAnthropic(**options, http_client=http).messages.create(**body)
         async with await sent as events:
             yield events
-
-
-def compared(headers: dict[str, str]) -> dict[str, str]:
-    lower = {name.lower(): value for name, value in headers.items()}
-    return {
-        name: value for name, value in lower.items() if name not in NOT_COMPARED and not name.startswith("x-stainless-")
-    }
 
 
 @both

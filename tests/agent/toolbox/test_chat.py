@@ -12,10 +12,11 @@ from gateway.errors import Refused
 
 
 def context(workspace: Path, sent: list[tuple[str, bytes]] | None) -> ToolContext:
-    async def send(descriptor: int, name: str) -> None:
+    async def send(descriptor: int, name: str) -> str:
         if sent is None:
             raise Refused("10 files are the most that can go with one answer")
         sent.append((name, os.pread(descriptor, 100, 0)))
+        return name
 
     return ToolContext(
         workspace=workspace, memory=workspace.parent / "memory", now=lambda: datetime.now(UTC), send_file=send

@@ -32,6 +32,6 @@ async def test_a_failure_is_a_sentence_for_the_model(context: ToolContext) -> No
 
 def test_the_tool_exists_only_with_an_engine() -> None:
     def names(**search: object) -> set[str]:
-        return {tool.spec.name for tool in built_in(Settings.model_validate({"tools": {"search": search}}).tools)}
+        return {tool.spec.name for tool in built_in(Settings.model_validate({"tools": {"search": search}}))}
 
     assert names(engine="searxng", url="http://127.0.0.1:8080") - names() == {"web_search"}

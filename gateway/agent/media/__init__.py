@@ -1,0 +1,1 @@
+"""Pictures and recordings, made by endpoints that speak OpenAI's API."""
