@@ -23,7 +23,9 @@ def main() -> None:
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
     ):
-        resource.setrlimit(limit, (most, most))
+        _, hard = resource.getrlimit(limit)  # The operator may have given the daemon a lower one.
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (allowed, allowed))
     content = sys.stdin.buffer.read()
     header, text = convert(content, first=first, max_bytes=max_bytes, html_charset=html_charset)
     sys.stdout.buffer.write(json.dumps(header).encode() + b"\n" + text.encode(errors="replace"))

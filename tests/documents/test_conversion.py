@@ -1,6 +1,7 @@
 """The converter as a process, with its limits, its sandbox and hostile documents."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ async def test_without_a_sandbox_a_document_is_converted_within_limits_only(tmp_
         document = await convert(docx(paragraph("hello")), settings=missing)
     assert document.text == "hello"
     assert [entry["event"] for entry in logs] == ["documents_unsandboxed"]
+
+
+async def test_lower_limits_of_the_daemon_hold_for_the_converter() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *("prlimit", "--nofile=40:40", "--as=800000000:800000000", sys.executable, "-I"),
+        *("-m", "gateway.documents.converter", "1", "48000", "30", "1073741824"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate(docx(paragraph("hello")))
+    assert output.endswith(b"\nhello")
 
 
 BILLION = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
