@@ -361,7 +361,7 @@ def _role_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
         if wanted == OWNER_ROLE:
             yield Problem(key=where, message="a webhook cannot be an owner", hint="choose another role")
         else:
-            yield from _unknown(where, wanted, "role", roles)
+            yield from _unknown(where, wanted, "role", {each: roles[each] for each in roles if each != OWNER_ROLE})
 
 
 def _role_holder_problems(tables: Mapping[str, Any], roles: Mapping[str, object]) -> Iterator[Problem]:

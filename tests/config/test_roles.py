@@ -39,6 +39,7 @@ def test_impossible_roles_are_refused(tmp_path: Path, text: str, sentence: str) 
     with pytest.raises(ConfigError) as refused:
         load(write_config(tmp_path, text), {})
     assert sentence in str(refused.value)
+    assert "member, owner" not in str(refused.value)
 
 
 def test_owners_may_ask_themselves_and_have_a_budget(tmp_path: Path) -> None:
