@@ -4,6 +4,7 @@ ConfigError                 exit 78, naming file and key (lives in `config`)
 GatehouseError
 ├── CannotStart             exit 78: a restart cannot fix it (directory in use, port in use)
 ├── Refused                 tell the person this sentence; nothing else has happened
+│   ├── RefusedForNow       the same may succeed in a moment, so a program may repeat it
 │   └── SessionDamaged      answer the message in a new session
 ├── MustStop                end the gateway: only its next start can tell whether the last change was stored
 ├── HeldElsewhere           another node of the cluster owns this conversation: forward the request to that node
@@ -43,6 +44,7 @@ __all__ = [
     "ProviderFailed",
     "RateLimited",
     "Refused",
+    "RefusedForNow",
     "SessionDamaged",
     "Transient",
     "Undeliverable",
@@ -66,6 +68,10 @@ class MustStop(GatehouseError):
 
 
 class Refused(GatehouseError):
+    pass
+
+
+class RefusedForNow(Refused):
     pass
 
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 from config.files import fsync_directory, make_private_directory
 from gateway.aio import KeyedLocks, finish_before_cancel
 from gateway.data_dir import unusable
-from gateway.errors import CannotStart, Refused, Transient
+from gateway.errors import CannotStart, Refused, RefusedForNow, Transient
 from gateway.files.shared import SharedFiles
 from gateway.private_files import NotAFile, open_private, read_private, write_all
 from gateway.sessions import SessionManager
@@ -54,10 +54,6 @@ class TooLarge(Exception):
         super().__init__(f"more than {in_bytes(limit)}")
         self.limit = limit
         """That of the caller, or a smaller one of the shared storage."""
-
-
-class NotFetched(Refused):
-    """The shared storage has the file, but it cannot be copied to this disk now."""
 
 
 class StoredFile(Struct, frozen=True, kw_only=True):
@@ -237,11 +233,14 @@ class FileStore:
         self._total += await finish_before_cancel(move())
 
     async def find(self, ref: str) -> StoredFile:
-        """Return a stored file. Raises `Refused` if it does not exist, and `NotFetched` if it cannot be fetched now."""
+        """Return a stored file.
+
+        Raises `Refused` if it does not exist, and `RefusedForNow` if it cannot be fetched now.
+        """
         try:
             return await self._find(ref)
         except Transient as failure:
-            raise NotFetched(str(failure)) from failure
+            raise RefusedForNow(f"{failure} Please try again later.") from failure
 
     async def _find(self, ref: str) -> StoredFile:
         """Return a stored file. Raises `Refused` if it does not exist, and `Transient` if it cannot be fetched now."""

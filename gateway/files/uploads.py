@@ -11,9 +11,9 @@ import msgspec
 from aiohttp import web
 
 from gateway.contract import Access, Attachment, AttachmentKind, Caller, Route
-from gateway.errors import Refused
+from gateway.errors import Refused, RefusedForNow
 from gateway.files.identify import HEAD, PICTURES, RECORDINGS, UNKNOWN, media_type, safe_name
-from gateway.files.store import UPLOADS, FileStore, NotFetched, StoredFile, TooLarge
+from gateway.files.store import UPLOADS, FileStore, StoredFile, TooLarge
 from gateway.http.responses import HttpError
 from gateway.text.plain import in_bytes
 
@@ -59,28 +59,25 @@ class FileRoutes:
         return await self.keep(request.query.get("name", ""), chunks)
 
     async def keep(self, name: str, chunks: AsyncIterable[bytes]) -> Attachment:
-        """Store a file for the next message. Raises `HttpError` if it is too large, or cannot be stored now."""
+        """Store a file for the next message. Raises `HttpError` if it is too large."""
         name = safe_name(name)
         try:
             kept = await self._store.keep(UPLOADS, f"{token_hex(16)}-{name}", chunks, limit=self._max_bytes())
         except TooLarge as end:
             raise _too_large(end.limit) from None
         except OSError as error:
-            raise _unavailable("The file can't be stored now. Please try again later.") from error
+            raise RefusedForNow("The file can't be stored now. Please try again later.") from error
         return await self._describe(kept, name)
 
     async def find(self, ref: str, name: str) -> Attachment:
-        """Return a file that was uploaded before.
-
-        Raises `HttpError` if it does not exist, was sent already, or cannot be fetched from the shared storage now.
-        """
+        """Return a file that was uploaded before. Raises `HttpError` if it does not exist, or was sent already."""
         gone = HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, f"The file {name} was not uploaded, or was sent before.")
         if "/" in ref:
             raise gone
         try:
             found = await self._store.find(f"{UPLOADS}/{ref}")
-        except NotFetched as failure:
-            raise _unavailable(f"The file {name} can't be fetched now. Please try again later.") from failure
+        except RefusedForNow:
+            raise
         except Refused as missing:
             raise gone from missing
         return await self._describe(found, safe_name(name))
@@ -107,8 +104,8 @@ class FileRoutes:
         try:
             found = await self._store.find(ref)
             kind = media_type(await self._store.read(ref, HEAD), "") if is_shown else UNKNOWN
-        except NotFetched as failure:
-            raise _unavailable(f"{failure} Please try again later.") from failure
+        except RefusedForNow:
+            raise
         except Refused as gone:
             raise HttpError(HTTPStatus.NOT_FOUND, str(gone)) from gone
         name = safe_name(name)
@@ -124,8 +121,3 @@ class FileRoutes:
 def _too_large(limit: int) -> HttpError:
     sentence = f"The file is too large. The limit is {in_bytes(limit)}."
     return HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
-
-
-def _unavailable(sentence: str) -> HttpError:
-    """Return the error for a disk or a shared storage that cannot be used now."""
-    return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, sentence, headers={"Retry-After": "5"})

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.errors import HeldElsewhere, MustStop, Refused
+from gateway.errors import HeldElsewhere, MustStop, Refused, RefusedForNow
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -106,6 +106,8 @@ def response_for(error: Exception, path: str) -> web.Response | None:
             return error_response(path, HTTPStatus.BAD_GATEWAY, _STOPPED)
         case HeldElsewhere():
             return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "1"})
+        case RefusedForNow():
+            return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "5"})
         case Refused():
             return error_response(path, HTTPStatus.CONFLICT, str(error))
         case web.HTTPException():

@@ -23,7 +23,7 @@ from gateway.api.programs import Delta, TurnFollower, sender_of
 from gateway.api.prompts import KeyReused, Prompts
 from gateway.contract import Address, Attachment, Caller, PeerKind
 from gateway.conversation import AssistantMessage, Picture
-from gateway.errors import NotAccepted, Refused, SessionDamaged
+from gateway.errors import NotAccepted, Refused, RefusedForNow, SessionDamaged
 from gateway.files.uploads import FileRoutes
 from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
@@ -143,10 +143,10 @@ class SessionTurns:
                 raise too_busy(
                     f"{error.waiting} messages are already waiting for an answer. Try again later."
                 ) from error
+            except (NotAccepted, RefusedForNow, SpoolUnavailable) as error:
+                raise unavailable(str(error)) from error
             except Refused as error:
                 raise refusal(str(error), code="refused", status=HTTPStatus.CONFLICT) from error
-            except (NotAccepted, SpoolUnavailable) as error:
-                raise unavailable(str(error)) from error
             finally:
                 self._scopes.release(scope)
             yield StreamedAnswer(

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from gateway.aio import WorkerThread
 from gateway.bounded import BoundedDict
 from gateway.conversation import Message, UserMessage
-from gateway.errors import Refused, SessionDamaged
+from gateway.errors import Refused, RefusedForNow, SessionDamaged
 from gateway.sessions import entries as e
 from gateway.sessions import session
 from gateway.sessions.entries import Entry
@@ -279,7 +279,7 @@ class SessionCache:
             case NewerTranscript():
                 problem = f"Session {number} can't be used: {error}."
             case OSError() if error.errno in _TEMPORARY:
-                return Refused(f"I can't read session {number} right now ({error.strerror}). Please try again.")
+                return RefusedForNow(f"I can't read session {number} right now ({error.strerror}). Please try again.")
             case OSError():
                 problem = f"I can't read session {number} from the disk ({error.strerror})."
             case _:

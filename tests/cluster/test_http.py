@@ -22,6 +22,7 @@ from gateway.sessions.keys import parse_key
 from gateway.shards import shard_of
 from tests.cluster.harness import HTTP_TOKEN, TIMEOUT, Cluster, cluster
 from tests.daemon_process import gatehouse
+from tests.postgres.fixtures import NewProxy
 
 BEARER = {"Authorization": f"Bearer {HTTP_TOKEN}"}
 SECRET = "the-secret-of-the-hook"
@@ -358,6 +359,24 @@ async def test_a_rolling_restart_shows_no_error_to_programs(tmp_path: Path, data
         await client.answered("c", session, f"m{last}")
         texts = await client.texts("a", session)
         assert len([each for each in texts if each.startswith("m")]) == len(set(texts) & {f"m{n}" for n in range(9999)})
+
+
+async def test_a_session_that_cannot_be_read_now_can_be_asked_for_again(
+    tmp_path: Path, database_url: str, new_proxy: NewProxy
+) -> None:
+    """While the database is away, no answer may tell a program to give up."""
+    proxy = new_proxy(database_url)
+    async with cluster(tmp_path, database_url, lease=60.0) as nodes:
+        await nodes.start("a", url=proxy.url)
+        async with aiohttp.ClientSession(nodes.nodes["a"].url, headers=BEARER) as client:
+            async with client.post("/api/sessions", json={}) as response:
+                session = (await response.json())["id"]
+            proxy.refuse()
+            proxy.cut()
+            async with client.get(f"/api/sessions/{session}") as response:
+                assert (response.status, response.headers["Retry-After"]) == (503, "5")
+                assert "can't be reached" in (await response.json())["detail"]
+            proxy.accept()
 
 
 async def test_a_chat_on_the_machine_of_a_stopped_node_does_not_join(tmp_path: Path, database_url: str) -> None:
