@@ -189,7 +189,6 @@ class StatelessRuns:
             messages=messages,
             tools=request.tools or agent.toolbox.specs(),
             model=agent.chosen_model,
-            excluded=agent.excluded_models,
         )
         provider.history_size = len(messages) - 1 if request.may_shorten else 0
         run = self._step(prompt, provider) if request.tools else self._agent_loop(prompt, agent, provider, scope)

@@ -119,8 +119,8 @@ class ConfiguredAgent:
     """The model that was chosen for the session instead of the agent's own."""
     models: tuple[str, ...] = ()
     """The configured models of the agent, which everyone may choose."""
-    excluded_models: frozenset[str] = frozenset()
-    """The full names of those that are not for the people whom a turn answers."""
+    excluded_models: Callable[[], frozenset[str]] = frozenset
+    """Returns the full names of those that are not for the people whom a turn answers, by their roles of now."""
     is_choosable: bool = False
     """Whether everyone may choose the agent, and not only owners."""
     about: Callable[[str], ModelInfo]
@@ -273,21 +273,29 @@ def narrowed(agent: ConfiguredAgent, roles: Callable[[], AskerRoles]) -> Configu
 
     If its model is not for them, its first model that is answers. Raises `Refused` if there is none.
     """
-    asker, agent = roles(), replace(agent, toolbox=agent.toolbox.under(roles))
+
+    def excluded() -> frozenset[str]:
+        asker = roles()
+        if not asker.limits_models or agent.model is None:
+            return frozenset()
+        return frozenset(info.name for name, info in names().items() if not asker.allows_model(name, info.name))
+
+    def names() -> dict[str, ModelInfo]:
+        return {name: agent.about(name) for name in filter(None, (agent.model, *agent.models))}
+
+    asker = roles()
+    narrow = replace(agent, toolbox=agent.toolbox.under(roles), excluded_models=excluded)
     if agent.skills.skills and not asker.allows_tool(_USE_SKILL):
-        agent = replace(agent, skills=NO_SKILLS)
+        narrow = replace(narrow, skills=NO_SKILLS)
     # A coding agent that chooses its model itself, and one that answers by rules, have no model to compare.
     if not asker.limits_models or agent.model is None:
-        return agent
-    names = {name: agent.about(name) for name in (agent.model, *agent.models)}
-    allowed = [name for name, info in names.items() if asker.allows_model(name, info.name)]
+        return narrow
+    allowed = [name for name, info in names().items() if asker.allows_model(name, info.name)]
     if not allowed:
         raise Refused(f"No model of the agent {agent.name} is for you. An owner can change your role.")
-    excluded = frozenset(info.name for name, info in names.items() if name not in allowed)
-    agent = replace(agent, excluded_models=excluded)
     if agent.model in allowed:
-        return agent
-    return replace(agent, model=allowed[0], chosen_model=allowed[0], info=names[allowed[0]])
+        return narrow
+    return replace(narrow, model=allowed[0], chosen_model=allowed[0], info=agent.about(allowed[0]))
 
 
 def agent_faults(settings: Settings) -> list[str]:

@@ -137,7 +137,6 @@ def summary_prompt(
     messages: Sequence[Message],
     *,
     model: str | None,
-    excluded: frozenset[str] = frozenset(),
     fits: Callable[[str], bool],
 ) -> Prompt:
     """Return the request for a summary. Long texts are cut until it fits; if that is not enough, the oldest go."""
@@ -154,7 +153,6 @@ def summary_prompt(
         system=_SYSTEM,
         messages=(UserMessage(text=text, is_ours=True),),
         model=model,
-        excluded=excluded,
     )
 
 
@@ -352,7 +350,6 @@ def _plan(
         older.earlier,
         older.messages,
         model=request.agent.chosen_model,
-        excluded=request.agent.excluded_models,
         fits=lambda text: calibration.estimate(measure(text)) <= budget - _REQUEST_OVERHEAD,
     )
     return older, prompt

@@ -170,7 +170,6 @@ class TurnContext:
             messages=messages,
             tools=agent.toolbox.specs(),
             model=agent.chosen_model,
-            excluded=agent.excluded_models,
         )
         return prompt, len(before)
 

@@ -309,6 +309,7 @@ class MeteredProvider:
         info: ModelInfo,
         calibrations: Calibrations,
         usage: TurnUsage,
+        excluded_models: Callable[[], frozenset[str]] = frozenset,
         names_senders: bool = False,
         summarize: Summarize | None = None,
         metrics: Metrics | None = None,
@@ -317,6 +318,7 @@ class MeteredProvider:
         self._info = info
         self._calibrations = calibrations
         self.usage = usage
+        self._excluded_models = excluded_models
         self._names_senders = names_senders
         self._summarize = summarize
         self._metrics = metrics or Metrics()
@@ -329,6 +331,7 @@ class MeteredProvider:
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         await self.usage.check_limits()
+        prompt = replace(prompt, excluded=self._excluded_models())  # The roles may have changed during the turn.
         for may_retry in (True, False):
             request = await self._fit(prompt)
             response = _Response(monotonic())
@@ -469,6 +472,7 @@ class Meter:
             info=agent.info,
             calibrations=self.calibrations,
             usage=TurnUsage(person, daily=self.daily, limits=limits, about=agent.about, now=self._now),
+            excluded_models=agent.excluded_models,
             names_senders=names_senders,
             summarize=summarize,
             metrics=self._metrics,

@@ -287,6 +287,28 @@ async def test_a_model_of_the_role_answers_and_others_are_no_fallbacks(tmp_path:
     assert asked == [(None, []), ("x/small", ["house/big", "house/mid"])]
 
 
+async def test_a_reload_takes_a_fallback_away_from_a_running_turn(tmp_path: Path) -> None:
+    tools, provider = Tools(), ScriptedProvider(uses("read_file"), says())
+
+    def give(daemon: Daemon) -> None:
+        tools.given(provider, ModelInfo(name="house/big", context_tokens=100_000))(daemon)
+
+        def about(name: str) -> ModelInfo:
+            return ModelInfo(name=f"house/{name}", context_tokens=100_000)
+
+        models = ("big", "small")
+        daemon.agents.replace("main", lambda main: replace(main, model="big", models=models, about=about))
+
+    providers = {"house": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}}
+    async with gateway(house(tmp_path, providers=providers), give) as (daemon, chat):
+        await chat.say("go", sender=ANN, peer="ann")
+        await tools.entered.wait()
+        await daemon.reload(house(tmp_path, providers=providers, roles={"guest": {"models": ["house/big"]}}))
+        tools.leave.set()
+        assert (await chat.hear_message()).text == "Done."
+    assert [sorted(prompt.excluded) for prompt in provider.prompts] == [[], ["house/small"]]
+
+
 async def test_a_summary_on_request_stays_within_models_and_budget(tmp_path: Path) -> None:
     provider = ScriptedProvider(says(tokens=100))
 
