@@ -244,13 +244,11 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
 
         fallbacks = agent.get("fallbacks")
         for number, fallback in enumerate(fallbacks if isinstance(fallbacks, list | tuple) else ()):
-            where = f"{key}.fallbacks[{number}]"
-            named, _, model = fallback.partition("/") if isinstance(fallback, str) else ("", "", "")
-            if named and model:
-                yield from _unknown(where, named, "provider", providers)
-            else:
-                message, hint = "must be a provider and a model", 'write it like "local/llama3.3"'
-                yield Problem(key=where, message=message, hint=hint)
+            yield from _unknown_model(f"{key}.fallbacks[{number}]", fallback, providers)
+
+    memory = tables.get("memory")
+    if isinstance(memory, dict) and memory.get("model") is not None:
+        yield from _unknown_model("memory.model", memory["model"], providers)
 
     tools = tables.get("tools")
     media: dict[str, Any] = tools if isinstance(tools, dict) else {}  # Any: as for `tables`.
@@ -379,6 +377,15 @@ def _role_holder_problems(tables: Mapping[str, Any], roles: Mapping[str, object]
                 if first != where:
                     message = f"{each} has another role by {first}"
                     yield Problem(key=f"{where}[{number}]", message=message, hint="remove one of the two")
+
+
+def _unknown_model(key: str, named: object, providers: object) -> Iterator[Problem]:
+    """Yield a problem unless the value is the name of a provider and a model."""
+    provider, _, model = named.partition("/") if isinstance(named, str) else ("", "", "")
+    if provider and model:
+        yield from _unknown(key, provider, "provider", providers)
+    else:
+        yield Problem(key=key, message="must be a provider and a model", hint='write it like "local/llama3.3"')
 
 
 def _listed(table: object, key: str) -> list[str]:

@@ -55,6 +55,7 @@ from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_res
 from gateway.database.node_lease import NodeLease
 from gateway.descriptors import connections_within, descriptor_limit
 from gateway.documents.conversion import DocumentConverter
+from gateway.extraction.archiver import MemoryArchiver
 from gateway.files.download import AttachmentDownloads
 from gateway.files.migration import migrate_workspaces
 from gateway.files.shared import shared_files
@@ -71,6 +72,7 @@ from gateway.inbound.intake import Intake
 from gateway.job import Job, JobSlots
 from gateway.lanes import Lanes
 from gateway.mcp.server import McpServers
+from gateway.memory.queue import MemoryChanges, MemoryQueue, leaving_operations
 from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
@@ -145,8 +147,17 @@ async def open_daemon(
         async def remove_files(session: str) -> bool:
             return await store.remove_session(session) and await homes.remove(session)
 
+        queue = MemoryQueue(spool)
+        sessions: SessionManager
         sessions = await SessionManager.open(
-            storage, settings.session, now, journal=spool, remove_files=remove_files, shards=spool.shards
+            storage,
+            settings.session,
+            now,
+            journal=spool,
+            on_leaving=queue.note_leaving,
+            leaving_operations=partial(leaving_operations, lambda: sessions.settings),
+            remove_files=remove_files,
+            shards=spool.shards,
         )
         closing.push_async_callback(sessions.close)
         if lease is None:  # A node of a cluster reads the sessions of a shard when it takes that.
@@ -174,6 +185,7 @@ async def open_daemon(
             shutdown=shutdown,
             controls=controls,
             lease=lease,
+            memory_queue=queue,
         )
         # Before the server listens: a program whose token is not known yet would be refused for good.
         daemon.live.token_book.read(await spool.facts(TOKEN_FACTS))
@@ -195,6 +207,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     shutdown: ShutdownRequest | None = None,
     controls: ProcessControls | None = None,
     lease: NodeLease | None = None,
+    memory_queue: MemoryQueue | None = None,
 ) -> Daemon:
     """Build every part, each from those before it. The caller opens and closes the stores and the server."""
     shutdown = shutdown or ShutdownRequest()
@@ -203,6 +216,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     server: HttpServer
     daemon: Daemon
     coding_agents: CodingAgents
+    memory_archiver: MemoryArchiver
     intake: Intake
     cluster: ClusterNode | None = None
     forwarder: Forwarder | None = None
@@ -291,6 +305,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         is_stopping=shutdown.is_requested,
         now=now,
         cluster=lambda: None if cluster is None else cluster.report(),
+        memory_archiver=lambda: memory_archiver,
     )
     housekeeping = Housekeeping(
         live=live,
@@ -329,6 +344,21 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         compactor=compactor,
         store=store,
         spool=spool,
+        now=now,
+    )
+    memory_queue = memory_queue or MemoryQueue(spool)
+    memory_changes = MemoryChanges(spool, memory_queue, context)
+    memory_archiver = MemoryArchiver(
+        live=live,
+        spool=spool,
+        sessions=sessions,
+        agents=agents,
+        meter=meter,
+        context=context,
+        queue=memory_queue,
+        changes=memory_changes,
+        metrics=metrics,
+        is_busy=lanes.is_busy,
         now=now,
     )
     coding_agents = CodingAgents(live=live, sessions=sessions, store=store, homes=homes, worktrees=worktrees)
@@ -382,7 +412,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         also_ends=grants.remove_people,
     )
     archive = ArchiveCommands(sessions, lanes, now=now)
-    deletion = SessionDeletion(sessions, lanes, spool, delivery)
+    deletion = SessionDeletion(sessions, lanes, spool, delivery, forget=memory_changes.apply)
     repo_commands = RepoCommands(
         live=live, sessions=sessions, repos=repos, git=Git(live), worktrees=worktrees, long_replies=long_replies
     )
@@ -610,6 +640,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         agents=agents,
         meter=meter,
         compactor=compactor,
+        memory_archiver=memory_archiver,
         lanes=lanes,
         readings=readings,
         flusher=flusher,

@@ -31,6 +31,7 @@ from gateway.commands.registry import check_role_commands
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
+from gateway.extraction.archiver import MemoryArchiver
 from gateway.files.download import AttachmentDownloads
 from gateway.files.store import FileStore
 from gateway.http.auth import Auth, load_or_make_token
@@ -116,6 +117,7 @@ class Daemon:
     agents: AgentRegistry
     meter: Meter
     compactor: Compactor
+    memory_archiver: MemoryArchiver
     lanes: Lanes[Job]
     readings: Lanes[Job]
     flusher: SessionFlusher
@@ -188,8 +190,10 @@ class Daemon:
             side_tasks.append(start(self.programs.run, name="api:idle_sessions"))
             side_tasks.append(start(self.worktrees.run, name="worktrees"))
             reminders = start(self.reminders.run, name="reminders")
+            archiver = start(self.memory_archiver.run, name="memory:archiver")
             await self.shutdown.wait()
             reminders.cancel()
+            archiver.cancel()
             await self._shut_down()
             for task in side_tasks:
                 task.cancel()
@@ -275,6 +279,7 @@ class Daemon:
     def shards_opened(self) -> None:
         """Look again when the next reminder is due, for a node of a cluster serves more shards now."""
         self.reminders.recompute()
+        self.memory_archiver.settings_changed()
 
     def shards_moved(self, shards: Collection[int]) -> None:
         """Forget the worktrees and the waiting messages in shards that other nodes of the cluster own now."""
@@ -353,6 +358,7 @@ class Daemon:
             lanes.max_total = settings.gateway.max_queued
         self.delivery.channels_changed()
         self.reminders.recompute()
+        self.memory_archiver.settings_changed()
         await self.mcp.reload(settings.mcp)
         await agents.aclose()
         if plan.restart_needed:

@@ -94,6 +94,8 @@ class Metrics:
         """Consecutive failures of each model."""
         self.tokens: Counter[Labels] = Counter()
         self.cost_micros: Counter[Labels] = Counter()
+        self.archived: Counter[Labels] = Counter()
+        """Sessions, or parts of them, that went into the memory, by outcome."""
         self.flushes = Histogram(_FLUSH_BOUNDS)
         self.lag = Histogram(_LAG_BOUNDS)
         self.last_events: dict[tuple[str, str], float] = {}

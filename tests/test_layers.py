@@ -61,6 +61,7 @@ PACKAGES = (
     "outbound",
     "reminders",
     "turns",
+    "extraction",
     "commands",
     "inbound",
     "adapters",

@@ -12,8 +12,10 @@ from config.types import (
     GroupScope,
     Integer,
     PlatformId,
+    Price,
     Slug,
     Table,
+    Text,
 )
 
 _BACKLOG_LIMIT = 20
@@ -59,6 +61,10 @@ class SessionSettings(Table):
         ge=0,
         le=100 * 365,
         description="After how many days without use a session is moved to the archive; 0 means never.",
+    )
+    archive_to_memory: Flag = Field(
+        default=True,
+        description="Whether a model notes in the memory of a scope what is worth keeping of a session that has ended.",
     )
     archive_days: Integer = Field(
         default=0,
@@ -114,6 +120,20 @@ class MemorySettings(Table):
 
     prompt_chars: Integer = Field(
         default=2_000, ge=0, le=50_000, description="How many characters of the memory the model sees; 0 means none."
+    )
+    model: Text | None = Field(
+        default=None,
+        description='The model that archives sessions into memory, as "provider/model". Default: that of their agent.',
+    )
+    tokens_per_day: Integer = Field(
+        default=500_000,
+        ge=0,
+        description="Input and output tokens for archiving sessions per day (UTC); 0 means no limit.",
+    )
+    cost_per_day: Price | None = Field(
+        default=None,
+        gt=0,
+        description="What archiving sessions may cost per day (UTC), in the currency of the prices. Default: no limit.",
     )
 
 

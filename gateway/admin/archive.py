@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
@@ -24,6 +25,7 @@ from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_res
 from gateway.errors import Refused
 from gateway.files.shared import shared_files
 from gateway.files.store import FileStore
+from gateway.memory.queue import leaving_operations
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.sessions.entries import Header
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -168,6 +170,7 @@ async def open_stores(
             storage,
             settings.session,
             lambda: datetime.now(UTC),
+            leaving_operations=partial(leaving_operations, lambda: settings.session),
             remove_files=files.remove_session,
             journal=spool,
         )

@@ -10,7 +10,8 @@ from config import Settings
 from gateway.errors import Refused
 from gateway.files.relocation import move_files, moved_line
 from gateway.files.store import FileStore
-from gateway.sessions import SessionManager, SessionMeta, SessionStatus, entries
+from gateway.memory.queue import moving_operations
+from gateway.sessions import Leaving, SessionManager, SessionMeta, SessionStatus, entries
 from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.retention import IsBusy, never_busy
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -77,7 +78,7 @@ class SessionMover:
             raise Refused(f"{self._sessions.trouble} The session was copied but not removed: move it again later.")
         now = self._sessions.find(key)
         if self._is_busy(key) or (now is not None and now.last_accessed != meta.last_accessed):
-            await self._sessions.delete(copy)
+            await self._sessions.delete(copy, Leaving.MOVED)
             raise Refused(BUSY.format(number=meta.number))
         if archived is not None and self._sessions.find(copy) is not None:
             archive = self._sessions.archive
@@ -85,9 +86,12 @@ class SessionMover:
             if copied is None:
                 raise Refused(f"Session {meta.number} can't be archived in its new scope now. Move it again later.")
             await archive.archive(copied)
-        await self._spool.commit(MoveRows(session=key, to=copy, scope=scope, number=parse_key(copy)[1]))
+        await self._spool.commit(
+            MoveRows(session=key, to=copy, scope=scope, number=parse_key(copy)[1]),
+            *await moving_operations(self._spool, key, copy),
+        )
         await self._files.move_session(key, copy)
-        await self._sessions.delete(key)
+        await self._sessions.delete(key, Leaving.MOVED)
         log.info("session_moved", session=key, to=copy)
         moved = self._sessions.find(copy)
         if moved is None:  # It is archived, or was deleted while it was being moved.
@@ -123,7 +127,7 @@ class SessionMover:
             if difference is Difference.OUTDATED:
                 # The interrupted move may have moved the files already, and they would be deleted with the copy.
                 await self._files.move_session(other, key)
-                await self._sessions.delete(other)
+                await self._sessions.delete(other, Leaving.MOVED)
         return None
 
     async def _compare(self, key: str, copy: str) -> Difference:

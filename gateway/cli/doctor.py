@@ -26,7 +26,14 @@ from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok
 from gateway.doctor.installation import check_permissions, check_units
 from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
 from gateway.doctor.peers import DEADLINE, check_peers
-from gateway.doctor.stores import check_kinds, check_leftovers, check_sessions, check_spool, check_workspaces
+from gateway.doctor.stores import (
+    check_archiving,
+    check_kinds,
+    check_leftovers,
+    check_sessions,
+    check_spool,
+    check_workspaces,
+)
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
 from gateway.spool import SpoolUnavailable
@@ -175,4 +182,10 @@ async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:
     if not status["ready"]:
         state = error("daemon", f"Not ready: {sentence}", "See the other findings, and its log.")
     found = [answer.get("findings") for answer in answers]
-    return [version, state, *(from_json(each) for listed in found if isinstance(listed, list) for each in listed)]
+    memory = check_archiving(status.get("archiving"))
+    return [
+        version,
+        state,
+        *memory,
+        *(from_json(each) for listed in found if isinstance(listed, list) for each in listed),
+    ]

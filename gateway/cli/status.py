@@ -156,6 +156,10 @@ def render(report: StatusReport) -> list[str]:
     is_database = storage is not None and bool(storage.database)
     if storage is not None and is_database:
         lines.append(f"  {_ENGINES.get(storage.engine, storage.engine)}: {storage.database}, schema {storage.schema}")
+    if (archiving := report.archiving) is not None and (archiving.waiting or archiving.failures):
+        failures = f", {count(archiving.failures, 'failure')} in a row" if archiving.failures else ""
+        budget = ", today's budget is used up" if archiving.is_over_budget else ""
+        lines.append(f"  {count(archiving.waiting, 'session')} to archive into memory{failures}{budget}")
     if (spool := report.spool) is None:
         lines.append(f"  the {'database' if is_database else 'spool'} doesn't respond")
     else:

@@ -1,6 +1,6 @@
 """Deletes a session together with its work: the running turn, the waiting messages, and the replies not sent yet."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -20,11 +20,21 @@ from gateway.spool.deletion import SESSION_DELETED
 class SessionDeletion:
     """Deletes sessions for a person in a chat, and for the operator."""
 
-    def __init__(self, sessions: SessionManager, lanes: Lanes[Job], spool: Spool, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        sessions: SessionManager,
+        lanes: Lanes[Job],
+        spool: Spool,
+        delivery: Delivery,
+        *,
+        forget: Callable[[str], Awaitable[object]],
+    ) -> None:
+        """`forget` removes what only the deleted sessions of a scope have said from its memory, as far as it can."""
         self._sessions = sessions
         self._lanes = lanes
         self._spool = spool
         self._delivery = delivery
+        self._forget = forget
 
     async def answer(self, key: str, sentence: str, asked_by: Inbound | None = None) -> Answer:
         """Return an answer whose commit deletes the session. The messages that wait in it are dropped and told so."""
@@ -48,6 +58,7 @@ class SessionDeletion:
             finally:
                 if not is_deleted:
                     dropped.put_back()
+            await self._forget(parse_key(key)[0])
 
         return replace(dropped.answer(sentence, asked_by, reason="its session was deleted"), commit=commit)
 

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from config import Settings
 from gateway.conversation import Json
 from gateway.doctor.finding import Finding, error, ok, warning
+from gateway.extraction.archiver import REPORTED_FAILURES, ArchivingReport
 from gateway.files.workspaces import private_folders, unreachable_folders
 from gateway.private_files import OTHERS
 from gateway.sessions import VerifyReport
@@ -72,6 +75,22 @@ def check_spool(listing: dict[str, Json]) -> list[Finding]:
     return findings or [ok("spool", "No failed messages.")]
 
 
+def check_archiving(report: Json) -> list[Finding]:
+    """Check what the daemon reports about archiving sessions into memory. An older one reports nothing."""
+    try:
+        archiving = msgspec.convert(report, ArchivingReport)
+    except msgspec.ValidationError:
+        return []
+    findings = []
+    if archiving.has_change_trouble:
+        message = "Memory files can't be written, so what people have changed or deleted waits."
+        findings.append(warning("memory", message, "Check the disk and the permissions of the folder memory."))
+    if archiving.failures >= REPORTED_FAILURES:
+        message = f"Archiving sessions into memory has failed {archiving.failures} times in a row: {archiving.reason}"
+        findings.append(warning("memory", message, "Check the model, or choose another one with memory.model."))
+    return findings
+
+
 def _rows(rows: Json) -> list[Json]:
     return rows if isinstance(rows, list) else []
 
@@ -119,7 +138,9 @@ def check_kinds(settings: Settings) -> list[Finding]:
 def check_leftovers(directory: Path) -> list[Finding]:
     """Report damaged files that were set aside. Only a person can decide about their contents."""
     damaged = sorted(
-        path.name for pattern in ("spool*.corrupt*", "sessions/*.corrupt*") for path in directory.glob(pattern)
+        str(path.relative_to(directory))
+        for pattern in ("spool*.corrupt*", "sessions/*.corrupt*", "memory/*.corrupted*", "memory/*/*.corrupted*")
+        for path in directory.glob(pattern)
     )
     if not damaged:
         return []

@@ -11,7 +11,7 @@ import structlog
 
 from config.files import fsync_directory, make_private_directory, write_atomically
 from gateway.bounded import BoundedDict
-from gateway.memory.statement import Statement, parse
+from gateway.memory.statement import Archived, Statement, parse
 from gateway.memory.store import MAX_BYTES, MemoryStore
 from gateway.private_files import read_private
 from gateway.shards import shard_of
@@ -127,18 +127,38 @@ def _changed(folder: Path, known: _Stamps) -> tuple[_Stamps, Mapping[str, str | 
     return stamps, changed
 
 
+def _delete_repeated(folder: Path, stored: Mapping[str, str]) -> bool:
+    """Delete files that this node wrote while it archived sessions, and died before it stored them.
+
+    Another node has archived these sessions since, and what it noted is `stored`. Returns whether there were any.
+    """
+    marks = [part for text in stored.values() for part in parse(text) if isinstance(part, Archived)]
+    known = {mark.id: mark.seq for mark in sorted(marks, key=lambda each: each.seq) if not mark.is_outline}
+    is_changed = False
+    for name in _stamps(folder).keys() - stored.keys():
+        parts = parse(read_private(folder / name).decode(errors="replace"))
+        own = [part for part in parts if isinstance(part, Archived)]
+        is_ours = all(part.sources for part in parts if isinstance(part, Statement))
+        if own and is_ours and all(mark.seq <= known.get(mark.id, -1) for mark in own):
+            (folder / name).unlink()
+            is_changed = True
+    return is_changed
+
+
 def _write(folder: Path, stored: Mapping[str, str], notes: str | None) -> bool:
     """Write the files, and take over notes of an older version. Returns whether anything was written."""
     is_changed = False
-    for name, text in stored.items():
-        path, content = folder / Path(name).name, text.encode()
-        try:
-            if read_private(path) == content:
-                continue
-        except FileNotFoundError:
-            make_private_directory(folder)
-        write_atomically(path, content)
-        is_changed = True
+    if stored:
+        make_private_directory(folder)
+        with MemoryStore(folder).locked():
+            for name, text in stored.items():
+                path, content = folder / Path(name).name, text.encode()
+                with suppress(FileNotFoundError):
+                    if read_private(path) == content:
+                        continue
+                write_atomically(path, content)
+                is_changed = True
+            is_changed = _delete_repeated(folder, stored) or is_changed
     if notes is not None:
         make_private_directory(folder.parent)
         write_atomically(folder.with_name(f"{folder.name}.jsonl"), notes.encode())

@@ -42,6 +42,8 @@ _ASIDE = ".corrupted"
 _NOTES = "notes.md"
 """Takes over the notes of older versions."""
 _ATTEMPTS = 20
+_TEMPORARY = re.compile(r"\..+\.(?:md|corrupted(?:-\d+)?)\.[a-z0-9_]{8}")
+"""The names of files that `write_atomically` has begun. Those of editors look different."""
 
 
 def memory_folder(data_dir: Path, scope: str) -> Path:
@@ -57,9 +59,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """Sentences about files that are damaged, for people."""
 
-    def archived_upto(self, session_id: str) -> Archived | None:
-        """Return how far a session is in the memory; None if nothing of it is."""
-        found = [each for each in self.archived if each.id == session_id]
+    def archived_upto(self, session_id: str, *, by_model: bool = False) -> Archived | None:
+        """Return how far a session is in the memory; None if nothing of it is. `by_model`: without its outline."""
+        found = [each for each in self.archived if each.id == session_id and not (by_model and each.is_outline)]
         return max(found, key=lambda each: (each.seq, not each.is_outline), default=None)
 
 
@@ -112,7 +114,8 @@ class MemoryStore:
     def add(self, statements: Sequence[Statement], *, day: str, archived: Archived | None = None) -> Added:
         """Add statements to the file of a day, except for known ones, which get the new sources.
 
-        `archived` is written with them. It also replaces the outline of its session.
+        `archived` is written with them. It also replaces the outline of its session. An outline replaces only another
+        one: up to where a model has read the session stays known.
         """
         self._take_over_notes()
         return self._add(statements, f"{day}.md", archived)
@@ -154,6 +157,7 @@ class MemoryStore:
                         else:
                             del file.parts[at]
 
+        self._change(remove)
         for path in sorted(self.folder.glob(f"*{_ASIDE}*")):
             content = read_private(path)
             kept = b"".join(
@@ -161,7 +165,6 @@ class MemoryStore:
             )
             if kept != content:
                 write_atomically(path, kept)
-        self._change(remove)
 
     def _replace(self, number: int, text: str | None) -> Statement:
         found: list[Statement] = []
@@ -202,7 +205,8 @@ class MemoryStore:
 
     def _change(self, change: Callable[[dict[str, _File]], None], *, last: str = "") -> Memory:
         """Read all files, change them, and write those that have changed: `last` at the end, which completes it."""
-        with self._locked():
+        with self.locked():
+            self._delete_leftovers()
             for attempt in range(_ATTEMPTS):
                 files = self._files()
                 number = _highest_number(files)
@@ -222,13 +226,20 @@ class MemoryStore:
             raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Let nobody else of ours write the files. Editors of people know nothing of this lock."""
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield
         finally:
             os.close(folder)
+
+    def _delete_leftovers(self) -> None:
+        """Delete what a crash has cut while it was being written. It may have text of a session that was deleted."""
+        for path in self.folder.glob(".*"):
+            if _TEMPORARY.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def _files(self) -> dict[str, _File]:
         """Return all memory files by name. Hidden files are those of editors, and of writes that a crash has cut."""
@@ -283,7 +294,10 @@ def _merge(files: dict[str, _File], statements: Sequence[Statement], name: str, 
             for at, part in reversed([*enumerate(file.parts)]):
                 is_outline = isinstance(part, Statement) and part.is_outline
                 is_of_it = is_outline and [each.session for each in part.sources] == [archived.session]  # type: ignore[union-attr]  # Statement
-                if is_of_it or (isinstance(part, Archived) and part.id == archived.id):
+                is_overtaken = isinstance(part, Archived) and part.id == archived.id
+                if isinstance(part, Archived) and archived.is_outline and not part.is_outline:
+                    is_overtaken = False
+                if is_of_it or is_overtaken:
                     del file.parts[at]
                     file.is_changed = True
     known = {

@@ -177,6 +177,15 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
 
     yield gauge("gatehouse_sessions", "Stored sessions.", report.sessions)
     yield gauge("gatehouse_scopes", "Scopes with sessions.", report.scopes)
+    yield counter(
+        "gatehouse_memory_archived_total",
+        "Sessions, or parts of long ones, that were archived into memory, by outcome.",
+        {**dict.fromkeys(product(("archived", "outlined", "failed")), 0), **metrics.archived},
+        ("outcome",),
+    )
+    if report.archiving is not None:
+        yield gauge("gatehouse_memory_queue", "Sessions waiting to be archived into memory.", report.archiving.waiting)
+        yield gauge("gatehouse_memory_failures", "Failures of archiving in a row.", report.archiving.failures)
     yield histogram("gatehouse_flush_seconds", "Duration of session flushes.", {(): metrics.flushes})
     yield gauge("gatehouse_flush_age_seconds", "Time since the last successful flush.", report.flush.age_seconds)
     yield counter("gatehouse_flush_failures_total", "Failed flushes.", report.flush.failures)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from gateway import __version__
 from gateway.adapters.registry import ChannelRegistry
 from gateway.contract import Access, Caller, Route
 from gateway.database.migrate import HEAD
+from gateway.extraction.archiver import ArchivingReport, MemoryArchiver
 from gateway.http.routes import Health
 from gateway.job import Job
 from gateway.lanes import Lanes
@@ -144,6 +146,8 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """None for an older daemon."""
     cluster: "ClusterReport | None" = None
     """None without a cluster."""
+    archiving: ArchivingReport | None = None
+    """None for an older daemon, or if the spool did not respond."""
 
 
 class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +202,7 @@ class GatewayStatus:
     is_stopping: Callable[[], bool]
     now: Callable[[], datetime]
     cluster: Callable[[], ClusterReport | None] = lambda: None
+    memory_archiver: Callable[[], MemoryArchiver]
     _started_at: datetime = field(init=False)
     _started: float = field(init=False)
 
@@ -263,6 +268,8 @@ class GatewayStatus:
                 yield f"The MCP server {server.name} is not available. See the log for the reason."
         for model in self.agents.skipped_models():
             yield f"The model {model} failed recently, so its fallback is used."
+        if trouble := self.memory_archiver().trouble:
+            yield trouble
         for model, failures in self.metrics.failing.items():
             if failures >= FAILURES_IN_A_ROW:
                 yield f"The model {model} failed {failures} times in a row. See the log for the reason."
@@ -288,12 +295,12 @@ class GatewayStatus:
         return "\n".join(lines)
 
     async def report(self) -> StatusReport:
-        stats: Stats | None
-        try:
+        stats: Stats | None = None
+        archiving: ArchivingReport | None = None
+        with suppress(TimeoutError, SpoolUnavailable, SpoolBroken):
             async with asyncio.timeout(SPOOL_TIMEOUT):
                 stats = await self.spool.stats()
-        except (TimeoutError, SpoolUnavailable, SpoolBroken):
-            stats = None
+                archiving = await self.memory_archiver().report()
         health, times = self.health(), os.times()
         return StatusReport(
             version=__version__,
@@ -345,6 +352,7 @@ class GatewayStatus:
             spool_busy_seconds=round(self.spool.busy_for(), 3),
             spool_transactions=self.spool.transactions,
             cluster=self.cluster(),
+            archiving=archiving,
             storage=StorageReport(
                 engine=self.engine.value,
                 database=self.database,

@@ -6,7 +6,7 @@ keeps the transcript.
 """
 
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import NamedTuple
@@ -29,6 +29,12 @@ from gateway.spool import Operation, SpoolUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+LeavingOperations = Callable[[str, SessionMeta | None, str], Sequence[Operation]]
+"""Returns what is committed together with the change by which a session leaves, by its key, its facts and the reason.
+
+The facts are None if the session is deleted and cannot be read.
+"""
+
 
 class ArchivedCopy(NamedTuple):
     """A session whose copy is in the archive, unless it is archived in place. `seq` is that of its last entry."""
@@ -44,9 +50,10 @@ class ArchivedCopy(NamedTuple):
 class Archiver:
     """`reader` is the thread that compresses: it must not delay appends."""
 
-    def __init__(self, store: SessionStore, reader: WorkerThread) -> None:
+    def __init__(self, store: SessionStore, reader: WorkerThread, leaving_operations: LeavingOperations) -> None:
         self._store = store
         self._reader = reader
+        self._leaving_operations = leaving_operations
         self._pauses = 0
         # Keys of archived sessions whose transcripts are not deleted yet.
         self._undeleted: set[str] = set()
@@ -81,8 +88,8 @@ class Archiver:
     async def archive(self, copied: ArchivedCopy) -> None:
         """Move a copied session to the archive. Raises `Refused` if it was used since, and the spool's errors."""
         key = copied.meta.key
-        operations = self._store.storage.archive_operations(copied.session)
         try:
+            operations = self._archive_operations([copied])
             successor = await self._store.remove(key, operations, lambda: self._leave([key]), expected_seq=copied.seq)
         except BaseException:
             await self.discard([copied])
@@ -198,8 +205,11 @@ class Archiver:
         return moved
 
     def _archive_operations(self, copies: Sequence[ArchivedCopy]) -> builtins.list[Operation]:
-        storage = self._store.storage
-        return [operation for copy in copies for operation in storage.archive_operations(copy.session)]
+        operations: builtins.list[Operation] = []
+        for copy in copies:
+            operations += self._store.storage.archive_operations(copy.session)
+            operations += self._leaving_operations(copy.session.key, copy.meta, copy.session.why)
+        return operations
 
     async def discard(self, copies: Sequence[ArchivedCopy]) -> None:
         """Delete copies of sessions that have not moved."""

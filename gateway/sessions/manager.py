@@ -23,7 +23,7 @@ from gateway.conversation import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import transfer
-from gateway.sessions.archiver import ArchivedCopy, Archiver
+from gateway.sessions.archiver import ArchivedCopy, Archiver, LeavingOperations
 from gateway.sessions.directory import SessionDirectory
 from gateway.sessions.entries import Entry
 from gateway.sessions.feed import SessionFeed
@@ -41,6 +41,7 @@ from gateway.sessions.retention import (
     ignore_leaving,
     never_busy,
     no_files,
+    no_operations,
     surplus_sessions,
 )
 from gateway.sessions.session import NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
@@ -81,6 +82,7 @@ class SessionManager:
         clock: Callable[[], datetime],
         *,
         on_leaving: OnLeaving = ignore_leaving,
+        leaving_operations: LeavingOperations = no_operations,
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
         shards: Shards | None = None,
@@ -97,14 +99,14 @@ class SessionManager:
         self._store = SessionStore(storage, clock, journal, self.feed)
         # For long reads that must not delay appends.
         self._reader = WorkerThread("sessions-reader")
-        self.archive = Archiver(self._store, self._reader)
+        self.archive = Archiver(self._store, self._reader, leaving_operations)
         """Lists and restores archived sessions."""
         self.shards = shards
         self.directory = SessionDirectory(self._store, self._reader)
         if shards is not None and isinstance(storage, DatabaseStorage):
             self.directory = SharedDirectory(self._store, self._reader, storage, shards)
         """Finds sessions of all scopes by their ids, and lists them by filters."""
-        self._retention = Retention(self._store, self.archive, clock, on_leaving, remove_files)
+        self._retention = Retention(self._store, self.archive, clock, on_leaving, remove_files, leaving_operations)
 
     @classmethod
     async def open(
@@ -114,20 +116,29 @@ class SessionManager:
         clock: Callable[[], datetime],
         *,
         on_leaving: OnLeaving = ignore_leaving,
+        leaving_operations: LeavingOperations = no_operations,
         remove_files: RemoveFiles = no_files,
         journal: Journal | None = None,
         shards: Shards | None = None,
     ) -> SessionManager:
         """Open the sessions in a storage, or in the files of a folder. Raises `CannotStart` if they cannot be used.
 
-        `on_leaving` is called with sessions that stop being used. `remove_files` deletes the attachments of a deleted
-        session. `journal` makes every append durable; without it, entries survive a crash of the process but not a
-        power cut. `shards` are those of this node of a cluster.
+        `on_leaving` is called with sessions that stop being used, and `leaving_operations` are committed with the
+        change by which they do. `remove_files` deletes the attachments of a deleted session. `journal` makes every
+        append durable; without it, entries survive a crash of the process but not a power cut. `shards` are those of
+        this node of a cluster.
         """
         if isinstance(storage, Path):
             storage = FileStorage(storage)
         manager = cls(
-            storage, settings, clock, on_leaving=on_leaving, remove_files=remove_files, journal=journal, shards=shards
+            storage,
+            settings,
+            clock,
+            on_leaving=on_leaving,
+            leaving_operations=leaving_operations,
+            remove_files=remove_files,
+            journal=journal,
+            shards=shards,
         )
         try:
             await manager._store.storage_thread.submit(storage.prepare)
@@ -318,6 +329,7 @@ class SessionManager:
             # Before the commit, because `then` may start the turn that shows it.
             self._store.cache.notices[key] = notice
         first += opening
+        also = [*also, *self._retention.operations(found.active_session_key, Leaving.ROTATED)]
         state = await self.archive.start_new(key, first, copies, also, then)
         self.lost.pop(scope, None)
         await self._retention.leave(found.active_session_key, Leaving.ROTATED)
@@ -350,6 +362,7 @@ class SessionManager:
         if found.active_session_key != key:
             # The new epoch is the highest of the scope, so recovery finds the active session without the index.
             entries.append(e.Activated(key=key, epoch=found.epoch + 1, highest_number=found.highest_number))
+            also = [*also, *self._retention.operations(found.active_session_key, Leaving.ROTATED)]
         await self._store.append(key, entries, is_active=True, also=also)
         if found.active_session_key != key:
             await self._retention.leave(found.active_session_key, Leaving.ROTATED)
@@ -372,6 +385,8 @@ class SessionManager:
     async def set_status(
         self, key: str, status: SessionStatus, *, by: str = "", why: str = "", also: Sequence[Operation] = ()
     ) -> SessionMeta:
+        if status is not SessionStatus.ACTIVE:
+            also = [*also, *self._retention.operations(key, Leaving.CLOSED)]
         meta = await self._append_setting(key, [e.Status(value=status, by=by, why=why)], also)
         if status is not SessionStatus.ACTIVE:
             await self._retention.leave(key, Leaving.CLOSED)
@@ -400,7 +415,14 @@ class SessionManager:
         """
         return await self._store.append(key, entries, also=also, then=then)
 
-    async def delete(self, key: str, *, also: Sequence[Operation] = (), then: Then | None = None) -> None:
+    async def delete(
+        self,
+        key: str,
+        why: Leaving = Leaving.DELETED,
+        *,
+        also: Sequence[Operation] = (),
+        then: Then | None = None,
+    ) -> None:
         """Delete a session for good, in one commit with `also`. Raises `Refused` if it does not exist.
 
         If the commit fails, nothing has happened. Otherwise no crash can undo it, and `then` is called. After the next
@@ -413,7 +435,7 @@ class SessionManager:
             if then is not None:
                 then()
 
-        await self._retention.delete(key, also=also, then=committed)
+        await self._retention.delete(key, why, also=also, then=committed)
 
     def was_deleted(self, key: str) -> bool:
         """Return True if a session was deleted since the start. Only the last thousand are known."""

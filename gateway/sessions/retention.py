@@ -1,7 +1,8 @@
 """Retention: which sessions are pruned, expired or completed for being idle, and how a session leaves.
 
-Every session that stops being used passes through the hook `OnLeaving`: when another one becomes active, when it is
-closed, when it is moved to the archive, and when it is deleted.
+Every session that stops being used passes through two hooks: when another one becomes active, when it is closed, when
+it is moved to the archive, and when it is deleted. `LeavingOperations` says what is committed with that change, so that
+no crash comes between. `OnLeaving` is called around it.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from config import SessionSettings
 from gateway.errors import HeldElsewhere, Refused
 from gateway.sessions import entries as e
 from gateway.sessions import session
-from gateway.sessions.archiver import ArchivedCopy, Archiver
+from gateway.sessions.archiver import ArchivedCopy, Archiver, LeavingOperations
 from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import SessionMeta, meta_of
@@ -47,6 +48,8 @@ class Leaving(StrEnum):
     PRUNED = "pruned"
     EXPIRED = "expired"
     DELETED = "deleted"
+    MOVED = "moved"
+    """It is deleted here because it goes on under another key."""
 
 
 # It is awaited before a session is archived or deleted, after it was closed, and after another one has become active.
@@ -73,6 +76,11 @@ def never_busy(_key: str) -> bool:
 
 async def ignore_leaving(_meta: SessionMeta, _why: Leaving) -> None:
     """Do nothing with a session that leaves."""
+
+
+def no_operations(_key: str, _meta: SessionMeta | None, _why: str) -> Sequence[Operation]:
+    """Commit nothing with the change by which a session leaves."""
+    return ()
 
 
 async def no_files(_key: str) -> bool:
@@ -150,7 +158,7 @@ def idle_sessions(
 
 
 class Retention:
-    """Archives and deletes sessions. `on_leaving` is called with every session that leaves."""
+    """Archives and deletes sessions. The hooks are called with every session that leaves."""
 
     def __init__(
         self,
@@ -159,12 +167,14 @@ class Retention:
         clock: Callable[[], datetime],
         on_leaving: OnLeaving,
         remove_files: RemoveFiles,
+        leaving_operations: LeavingOperations,
     ) -> None:
         self._store = store
         self._archiver = archiver
         self._clock = clock
         self._on_leaving = on_leaving
         self._remove_files = remove_files
+        self._leaving_operations = leaving_operations
         self._to_sweep: list[str] = []
 
     async def leave(self, key: str | None, why: Leaving) -> None:
@@ -172,6 +182,11 @@ class Retention:
         state = self._store.index.find(key) if key is not None else None
         if key is not None and state is not None:
             await self._on_leaving(meta_of(key, state), why)
+
+    def operations(self, key: str | None, why: Leaving) -> Sequence[Operation]:
+        """Return what to commit with the change by which a session of the list leaves."""
+        state = self._store.index.find(key) if key is not None else None
+        return () if key is None or state is None else self._leaving_operations(key, meta_of(key, state), why)
 
     async def copy(self, surplus: Surplus) -> list[ArchivedCopy]:
         """Copy the full sessions of a surplus to the archive. They stay in their list until a commit moves them."""
@@ -255,6 +270,8 @@ class Retention:
         # 2. Its files are deleted.
         # 3. The next flush removes the last copies of its text: see `Flusher`.
         operations = [DeleteSession(session=key, scope=name), *self._store.storage.removal_operations(key), *also]
+        if why is not Leaving.EXPIRED:  # What is known of a session outlives its text, unless a person deletes it.
+            operations += self._leaving_operations(key, await self._meta(key), why)
         successor = None
         if is_listed:
             successor = await self._store.remove(key, operations, committed)
@@ -262,6 +279,16 @@ class Retention:
             await self._store.commit(name, operations, committed)
         log.info("session_removed", session=key, why=why)
         await self._delete_files(key, successor)
+
+    async def _meta(self, key: str) -> SessionMeta | None:
+        """Return the facts about a session of the list or the archive; None if it cannot be read."""
+        if (state := self._store.index.find(key)) is not None:
+            return meta_of(key, state)
+        try:
+            archived = await self._archiver.find(key)
+        except Refused:
+            return None
+        return None if archived is None else archived.meta
 
     async def _delete_files(self, key: str, successor: str | None = None) -> None:
         """Delete the files of a deleted session. If the disk refuses, the next sweep tries again."""
@@ -326,9 +353,11 @@ class Retention:
                 old = expired_sessions(index[name], settings, self._clock(), is_busy)
                 expired += [key for key in old if await _succeeds(self._expire(key), key)]
             unused = idle_sessions(index[name], settings, self._clock(), is_busy, minutes_of_agents)
-            for key in [key for key in unused if await _succeeds(self._store.append(key, [idle]), key)]:
-                await self.leave(key, Leaving.CLOSED)
-                completed.append(key)
+            for key in unused:
+                also = self.operations(key, Leaving.CLOSED)
+                if await _succeeds(self._store.append(key, [idle], also=also), key):
+                    await self.leave(key, Leaving.CLOSED)
+                    completed.append(key)
             if expires and is_scope_expired(index[name], settings, self._clock()):
                 index.drop_scope(name)
         if expires and settings.archive_days:

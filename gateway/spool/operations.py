@@ -534,6 +534,22 @@ class SetFact(Operation, frozen=True, kw_only=True):
             connection.execute(_SET_FACT, (self.name, self.value))
 
 
+class ReplaceFact(Operation, frozen=True, kw_only=True):
+    """Change a fact, or delete it with the new value None, if it still has the `old` value. Otherwise do nothing."""
+
+    name: str
+    old: str
+    value: str | None
+
+    def apply(self, connection: Connection) -> None:
+        if self.value is None:
+            connection.execute("DELETE FROM facts WHERE name = ? AND value = ?", (self.name, self.old))
+        else:
+            connection.execute(
+                "UPDATE facts SET value = ? WHERE name = ? AND value = ?", (self.value, self.name, self.old)
+            )
+
+
 class TakeFact(Operation, frozen=True, kw_only=True):
     """Delete a fact. Raises `WrongState` if there is none: another node of the cluster has been faster."""
 

@@ -157,6 +157,19 @@ def facts(prefix: str, connection: Connection) -> dict[str, str]:
     )
 
 
+def facts_after(prefix: str, after: str, limit: int, connection: Connection) -> dict[str, str]:
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    wanted = (max(prefix, after), after, end, limit)
+    query = "SELECT name, value FROM facts WHERE name >= ? AND name > ? AND name < ? ORDER BY name LIMIT ?"
+    return dict(connection.execute(query, wanted).fetchall())
+
+
+def count_facts(prefix: str, connection: Connection) -> int:
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    found = connection.execute("SELECT count(*) FROM facts WHERE name >= ? AND name < ?", (prefix, end)).fetchone()
+    return int(found[0]) if found else 0
+
+
 def find_message(address: Address, event_id: str, connection: Connection) -> InboxRow | None:
     found = connection.execute(f"{_INBOX} WHERE event_id = ? AND event_id <> '' ORDER BY id DESC", (event_id,))
     rows, _ = _readable(_inbox_row, found)

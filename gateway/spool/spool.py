@@ -306,6 +306,14 @@ class Spool:
         """Return the facts whose names start with `prefix`."""
         return await self._writer.run(partial(queries.facts, prefix))
 
+    async def facts_after(self, prefix: str, after: str, *, limit: int) -> dict[str, str]:
+        """Return the first `limit` facts whose names start with `prefix` and come after `after`, in order."""
+        return await self._writer.run(partial(queries.facts_after, prefix, after, limit))
+
+    async def count_facts(self, prefix: str) -> int:
+        """Return how many facts have names that start with `prefix`."""
+        return await self._writer.run(partial(queries.count_facts, prefix))
+
     async def use_facts(self, prefix: str, use: Callable[[dict[str, str]], None]) -> None:
         """Call `use` with the facts whose names start with `prefix`, in order with the `on_done` of all commits."""
         found: dict[str, str] = {}

@@ -17,6 +17,7 @@ from gateway.acp.programs import ProgramMissing, find_program
 from gateway.agent.models import ModelInfo, family_info
 from gateway.agent.protocol import Chunk, Prompt, Provider, TextDelta
 from gateway.agent.providers.registry import ProviderRegistry
+from gateway.agent.providers.retry_and_fallback import ResilientProvider
 from gateway.agent.toolbox import ON_REQUEST, built_in
 from gateway.agent.toolbox.skills import make_use_skill
 from gateway.agent.tools import Tool, Toolbox
@@ -160,6 +161,7 @@ class AgentRegistry:
         self._modes = {name: agent.workspace for name, agent in settings.agents.items()}
         self._shared: dict[str, AgentWorkspace] = {}
         self._used_providers: set[str] = set()
+        self._archiving: ResilientProvider | None = None
         self._agents: dict[str, ConfiguredAgent] = {}
         self._skills = library = SkillLibrary(settings.skills.folders)
         self._skill_patterns = {
@@ -196,6 +198,10 @@ class AgentRegistry:
                 workspace=self._workspace(name, f"agent:{name}"),
                 max_iterations=agent.max_iterations,
             )
+        if settings.memory.model is not None:
+            provider, _, model = settings.memory.model.partition("/")
+            self._used_providers.add(provider)
+            self._archiving = self._providers.for_agent(provider, model, ())
 
     def _open_coding_agent(self, name: str, agent: AgentSettings, settings: Settings) -> ConfiguredAgent:
         about = partial(family_info, name)
@@ -233,6 +239,19 @@ class AgentRegistry:
         if session.model is None or session.agent != agent.name:
             return agent
         return replace(agent, model=session.model, chosen_model=session.model, info=agent.about(session.model))
+
+    @property
+    def archives(self) -> bool:
+        """Whether any agent has a model that archives sessions into memory."""
+        return any(self.for_memory(name) is not None for name in self._agents)
+
+    def for_memory(self, name: str) -> ConfiguredAgent | None:
+        """Return an agent with the model that archives the sessions of the agent `name`; None: there is no model."""
+        agent = self._agents.get(name) or next(iter(self._agents.values()))
+        if (model := self._archiving) is not None:
+            info, about = model.own.info, model.about
+            agent = replace(agent, provider=model, model=model.own.model, info=info, about=about, toolbox=Toolbox([]))
+        return agent if agent.info.sums_up else None
 
     def in_scope(self, name: str, scope: str, *, repo: str | None = None) -> ConfiguredAgent:
         """Return an agent with the workspace that it has in `scope`, or with the repository `repo`."""

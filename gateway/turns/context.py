@@ -108,6 +108,12 @@ class TurnContext:
         """Return the folder with the memory of a scope."""
         return _memory_folder(self._data_dir, scope)
 
+    async def fetch_memory(self, scope: str) -> Path:
+        """Return the folder with the memory of a scope. In a cluster, it is read from the database."""
+        folder = self.memory_folder(scope)
+        await self.shared_memory.fetch(scope, folder)
+        return folder
+
     async def memory_may_have_changed(self, scope: str) -> None:
         """Call this after a tool of a scope has run, and after every other change of its memory."""
         folder = self.memory_folder(scope)
@@ -179,8 +185,7 @@ class TurnContext:
         `about` is the subject whose statements are preferred. It has to stay the same in a session: the system prompt
         begins each request, and providers cache what stays the same.
         """
-        folder = self.memory_folder(scope)
-        await self.shared_memory.fetch(scope, folder)
+        folder = await self.fetch_memory(scope)
         memory = await self._memory.text(folder, self._live.settings.memory.prompt_chars, about)
         address, sender, today = inbound.address, inbound.sender, self.now()
         facts = PromptFacts(

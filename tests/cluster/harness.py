@@ -16,6 +16,7 @@ import psycopg
 from aiohttp import web
 
 from gateway.cli.common import EXIT_CONFIG
+from gateway.extraction.request import SYSTEM
 from gateway.outbound.delivery import POSSIBLY_REPEATED
 from gateway.shards import SHARD_COUNT
 from tests.channels.telegram.bot_api import TOKEN, FakeBotApi, bot_api, visible
@@ -74,6 +75,10 @@ class FakeModel:
         self.may_end = asyncio.Event()
         self.asked: list[str] = []
         self.tool_calls = 0
+        self.archived = 0
+        """How many sessions were read to archive them. Each message of a person is worth keeping."""
+        self.may_archive = asyncio.Event()
+        self.may_archive.set()
         self.waiting = 0
         """How many answers have begun that wait for `may_end`."""
         self._changed = asyncio.Condition()
@@ -83,12 +88,18 @@ class FakeModel:
         text = next(each["content"] for each in reversed(body["messages"]) if each["role"] == "user")
         text = text if isinstance(text, str) else text[-1]["text"]
         async with self._changed:
-            self.asked.append(text)
+            self.asked += [text] if body["messages"][0]["content"] != SYSTEM else []
             self._changed.notify_all()
         has_result = body["messages"][-1]["role"] == "tool"
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        if "tool" in text and not has_result:
+        if body["messages"][0]["content"] == SYSTEM:
+            self.archived += 1
+            await self.may_archive.wait()
+            said = [each for each in json.loads(text)["messages"] if each["from"] != "assistant"]
+            await response.write(_chunk({"content": json.dumps(said)}))
+            await response.write(_chunk({}, finish_reason="stop"))
+        elif "tool" in text and not has_result:
             self.tool_calls += 1
             await response.write(_chunk(_write_file(str(self.tool_calls)), finish_reason="tool_calls"))
         else:

@@ -16,7 +16,7 @@ from gateway.access.tokens import TOKEN_FACTS, ApiToken, NewToken, TokenBook, To
 from gateway.cluster import membership
 from gateway.contract import TokenScope
 from gateway.errors import HeldElsewhere, Refused
-from gateway.memory import MemoryStore, Statement
+from gateway.memory import Archived, MemoryStore, Source, Statement
 from gateway.memory.shared import SharedMemory
 from gateway.shards import SHARD_COUNT, Shards, shard_of
 from gateway.spool import (
@@ -225,6 +225,29 @@ async def test_the_memory_follows_a_scope_to_its_next_owner(tmp_path: Path, data
         one.spool.shards.epochs[shard_of(scope)] = epoch + 2
         await first.fetch(scope, here.folder)
         assert texts(here) == texts(there) == ["likes tea", "likes cake"]
+
+
+async def test_what_a_dying_node_has_archived_and_not_stored_is_not_there_twice(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with two_nodes(database_url, tmp_path) as (one, other):
+        scope = one.owned()
+        here, there = (MemoryStore(tmp_path / name / "memory" / "s") for name in ("a", "b"))
+        mark = Archived(session=3, id="x", seq=9)
+        here.add([Statement(text="likes tea", sources=(Source(3, 4),))], day="2026-03-01", archived=mark)
+        assert one.spool.shards is not None
+        assert other.spool.shards is not None
+        del one.spool.shards.epochs[shard_of(scope)]  # It dies.
+        other.spool.shards.epochs[shard_of(scope)] = 2
+        there.add([Statement(text="Ada likes tea", sources=(Source(3, 4),))], day="2026-03-02", archived=mark)
+        there.add([Statement(text="by hand")], day="2026-03-03")
+        await SharedMemory(other.spool, lambda _folder: None).fetch(scope, there.folder)
+        # It comes back. Its own note stays, since nobody else has it.
+        here.add([Statement(text="noted here", noted="2026-03-01")], day="2026-02-28")
+        del other.spool.shards.epochs[shard_of(scope)]
+        one.spool.shards.epochs[shard_of(scope)] = 3
+        await SharedMemory(one.spool, lambda _folder: None).fetch(scope, here.folder)
+        assert sorted(texts(here)) == ["Ada likes tea", "by hand", "noted here"]
 
 
 async def test_notes_of_an_older_version_become_shared_memory(tmp_path: Path, database_url: str) -> None:

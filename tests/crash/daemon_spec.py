@@ -26,6 +26,8 @@ class DaemonSpec:
     max_backlog_age: float = 86_400.0
     max_parallel_turns: int = 64
     backlog_limit: int = 20
+    archives: bool = False
+    """Whether the model archives sessions into memory. Otherwise, outlines go there."""
     data: Path | None = None
     storage: str = "files:"
     """The URL of the storage. Use `engines.storage_url` for that of a new one."""

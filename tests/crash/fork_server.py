@@ -92,7 +92,8 @@ async def serve(spec: DaemonSpec) -> None:
     async with open_daemon(configured, listen=False, now=partial(current_time, spec)) as daemon:
         if spec.coder is None:
             model, toolbox = ScriptedModel(spec.gate), Toolbox(recording_tools(spec.effects))
-            daemon.agents.replace("main", lambda agent: replace(agent, provider=model, toolbox=toolbox))
+            info = replace(daemon.agents["main"].info, sums_up=spec.archives)
+            daemon.agents.replace("main", lambda agent: replace(agent, provider=model, toolbox=toolbox, info=info))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
         await daemon.run(lambda: None)
 

@@ -6,6 +6,7 @@ file.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from gateway.agent.protocol import Chunk, Prompt, TextDelta
 from gateway.agent.tools import Tool, ToolContext, tool
 from gateway.conversation import ToolCall, ToolMessage, UserMessage
+from gateway.extraction.request import SYSTEM
 from tests.crash.kill_points import reach, whole_write
 from tests.polling import until
 
@@ -36,6 +38,9 @@ class ScriptedModel:
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         reach("model")
+        if prompt.system == SYSTEM:
+            yield TextDelta(text=_statements(prompt))
+            return
         question = max(number for number, message in enumerate(prompt.messages) if isinstance(message, UserMessage))
         asked, *later = prompt.messages[question:]
         assert isinstance(asked, UserMessage)
@@ -59,6 +64,14 @@ class ScriptedModel:
             reach("piece")
             yield TextDelta(text=piece)
             await asyncio.sleep(0)
+
+
+def _statements(prompt: Prompt) -> str:
+    """Answer a request of the archiver: each message of a person is worth keeping."""
+    (question,) = prompt.messages
+    assert isinstance(question, UserMessage)
+    said = [each for each in json.loads(question.text)["messages"] if each["from"] != "assistant"]
+    return json.dumps([{"seq": each["seq"], "text": each["text"]} for each in said])
 
 
 def recording_tools(path: Path) -> list[Tool]:

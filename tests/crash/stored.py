@@ -14,6 +14,7 @@ import psycopg
 
 from gateway.database.postgres import PostgresConnection, ReconnectingPostgres
 from gateway.database.sqlite import SqliteReader
+from gateway.memory import MemoryStore
 from gateway.sessions import VerifyReport
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.archive import ArchiveFiles, transcript_of
@@ -111,6 +112,14 @@ def verified(spec: DaemonSpec) -> VerifyReport:
     row_search = PostgresSearch if spec.is_postgres else SqliteSearch
     with closing(DatabaseStorage(connect, spec.data_dir, row_search=row_search)) as storage:
         return storage.verify()
+
+
+def remembered(spec: DaemonSpec) -> dict[str, list[tuple[str, str]]]:
+    """Return the texts and the origins of all statements by the name of the folder of their scope."""
+    folders = [path for path in (spec.data_dir / "memory").glob("*") if path.is_dir()]
+    found = {folder.name: MemoryStore(folder).read() for folder in folders}
+    assert not any(memory.problems for memory in found.values())
+    return {name: [(each.text, each.origin) for each in memory.statements] for name, memory in found.items()}
 
 
 def places_with(spec: DaemonSpec, word: str) -> Iterator[str]:

@@ -25,7 +25,9 @@ def modelled(folder: Path, server: WireServer, **tables: Any) -> Settings:  # no
         "terminal": {"enabled": False},
         "loopback": {"dm_policy": "open", "group_policy": "open"},
     }
-    return settings(folder, providers={"house": provider}, agents=agents, channels=channels, **tables)
+    # Replies are scripted in their order, so no session is archived between two messages.
+    session = {"archive_to_memory": False, **tables.pop("session", {})}
+    return settings(folder, providers={"house": provider}, agents=agents, channels=channels, session=session, **tables)
 
 
 @asynccontextmanager

@@ -193,6 +193,29 @@ def test_a_session_that_has_got_another_number_takes_its_statements_along(store:
     assert texts(store) == ["other"]
 
 
+def test_files_that_a_crash_has_cut_are_deleted_and_those_of_editors_stay(store: MemoryStore) -> None:
+    store.add([said("one")], day=DAY)
+    names = [f".{DAY}.md.in2oxyar", f".{DAY}.md.corrupted-2.a_b0c1d2", f".{DAY}.md.swp", ".notes", f".#{DAY}.md"]
+    for name in names:
+        (store.folder / name).write_text("half")
+    store.add([said("two")], day=DAY)
+    assert sorted(path.name for path in store.folder.glob(".*")) == sorted(names[2:])
+
+
+def test_an_outline_of_the_rest_keeps_up_to_where_a_model_has_read_a_session(store: MemoryStore) -> None:
+    store.add([said("one", 3)], day=DAY, archived=Archived(session=3, id="x", seq=9))
+    for seq in (15, 20):
+        outline = Statement(text=f"to {seq}", sources=(Source(3, 10),), is_outline=True)
+        store.add([outline], day=DAY, archived=Archived(session=3, id="x", seq=seq, is_outline=True))
+    memory = store.read()
+    assert memory.archived_upto("x", by_model=True) == Archived(session=3, id="x", seq=9)
+    assert memory.archived_upto("x") == Archived(session=3, id="x", seq=20, is_outline=True)
+    assert texts(store) == ["one", "to 20"]
+    store.add([said("two", 3)], day=DAY, archived=Archived(session=3, id="x", seq=20))
+    assert store.read().archived == (Archived(session=3, id="x", seq=20),)
+    assert texts(store) == ["one", "two"]
+
+
 def test_statements_of_an_older_session_of_the_same_number_stay(store: MemoryStore) -> None:
     store.add([said("long ago", 1)], day="2025-01-01")
     store.add([said("today", 1)], day=DAY)

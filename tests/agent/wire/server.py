@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +41,8 @@ class WireServer:
         self.complaints: list[str] = []
         """Reasons for which the real API would have refused a request. Any complaint fails the test."""
         self.script = list(script)
+        self.choose: Callable[[dict[str, Any]], Reply | None] = lambda _body: None
+        """Returns the reply to a request by its body, or None for the next one of the script."""
         self.idle = asyncio.Event()
         """Set while no response is being sent."""
         self._has_request = asyncio.Event()
@@ -64,7 +66,9 @@ class WireServer:
         self.requests.append(Request(dict(request.headers), body, len(raw), request.query_string))
         self._has_request.set()
         self.complaints += self.dialect.complaints(body)
-        reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        reply = self.choose(body)
+        if reply is None:
+            reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         self._open += 1
         self.idle.clear()
         try:
