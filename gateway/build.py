@@ -43,6 +43,7 @@ from gateway.commands.approvals import ApprovalCommands
 from gateway.commands.archive import ArchiveCommands
 from gateway.commands.deletion import SessionDeletion
 from gateway.commands.info import InfoCommands
+from gateway.commands.memory import MemoryCommands
 from gateway.commands.pairing import PairingCommands
 from gateway.commands.registry import check_role_commands
 from gateway.commands.reminders import ReminderCommands
@@ -432,6 +433,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
                 start_session=session_commands.start,
             ).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
+            **MemoryCommands(live, context, memory_changes).handlers(),
             **ApprovalCommands(approvals, grants, long_replies).handlers(),
             **TurnCommands(sessions, lanes, readings, spool, turns).handlers(),
             **InfoCommands(

@@ -19,6 +19,7 @@ class Action(Enum):
     CLEAR = "Several people share this session, so only an owner may clear it. /new starts another one."
     CHOOSE_AGENT = "Several people share this session, so only an owner may change who answers."
     UNDO = "Several people share this session, so only the author of the last message, or an owner, may undo it."
+    CHANGE_MEMORY = "Several people share this memory, so only an owner may change it."
     CHOOSE_WORKSPACE = "Only an owner may choose the workspace."
 
 

@@ -12,7 +12,7 @@ from tests.daemon.harness import ask, gateway, settings
 
 OWNER, GUEST = Sender(id="1", is_owner=True), Sender(id="2")
 FOR_OWNERS = {"pair", "pair approve", "pair deny", "pair revoke", "pair role", "restart", "workspace"}
-UNSHARED = {"session delete", "clear"}
+UNSHARED = {"session delete", "clear", "memory forget", "memory edit"}
 
 
 def address(kind: PeerKind) -> Address:
