@@ -10,6 +10,7 @@ from config.settings.agents import AgentSettings, ModelSettings, ProviderSetting
 from config.settings.channels import AccountSettings, Binding, ChannelSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.roles import BUILT_IN_ROLES, GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE, RoleSettings
+from config.settings.schedules import CheckSettings, ScheduleSettings
 from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import (
@@ -40,7 +41,9 @@ from config.types import (
     LogFormat,
     LogLevel,
     MigrateMode,
+    MissedRun,
     ProviderKind,
+    ScheduleSession,
     SearchEngine,
     SpeechFormat,
     StorageEngine,
@@ -61,6 +64,7 @@ __all__ = [
     "Binding",
     "BusyMode",
     "ChannelSettings",
+    "CheckSettings",
     "ConfigError",
     "DmPolicy",
     "DmScope",
@@ -83,6 +87,7 @@ __all__ = [
     "McpSettings",
     "MemorySettings",
     "MigrateMode",
+    "MissedRun",
     "ModelSettings",
     "Problem",
     "ProviderKind",
@@ -90,6 +95,8 @@ __all__ = [
     "ReloadPlan",
     "Repo",
     "RoleSettings",
+    "ScheduleSession",
+    "ScheduleSettings",
     "SearchEngine",
     "SearchSettings",
     "Secret",

@@ -14,6 +14,7 @@ from config.settings.channels import Binding, ChannelSettings
 from config.settings.cluster import ClusterSettings
 from config.settings.daemon import GatewaySettings, HttpSettings
 from config.settings.roles import BUILT_IN_ROLES, OWNER_ROLE, RoleSettings
+from config.settings.schedules import ScheduleSettings
 from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import FileSettings, McpSettings, SkillSettings, ToolSettings, TranscriptionSettings
@@ -61,6 +62,9 @@ class Settings(Table):
     roles: dict[Slug, RoleSettings] = Field(
         default_factory=dict,
         description="What people, chats and programs may do; `owner`, `member` and `guest` always exist.",
+    )
+    schedules: tuple[ScheduleSettings, ...] = Field(
+        default=(), description="Prompts that the gateway sends by itself, and texts that it delivers, at their times."
     )
     repos: tuple[Repo, ...] = Field(default=(), description="Folders that a session can use as its workspace.")
     tools: ToolSettings = Field(default_factory=ToolSettings, description="The built-in tools.")
@@ -122,6 +126,14 @@ class Settings(Table):
             if count > 1:
                 raise InvalidValue(f"the id `{repo_id}` is used {count} times", "give each repo its own id")
         return repos
+
+    @field_validator("schedules")
+    @classmethod
+    def _check_schedule_names_differ(cls, schedules: tuple[ScheduleSettings, ...]) -> tuple[ScheduleSettings, ...]:
+        for name, count in Counter(schedule.name for schedule in schedules).items():
+            if count > 1:
+                raise InvalidValue(f"the name `{name}` is used {count} times", "give each schedule its own name")
+        return schedules
 
     @model_validator(mode="after")
     def _check_folders_exclude_data_dir(self) -> Self:
@@ -291,6 +303,16 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _webhook_problems(tables.get("channels"))
     yield from _role_problems(tables)
     yield from _cluster_problems(tables)
+
+    schedules = tables.get("schedules")
+    for number, schedule in enumerate(schedules if isinstance(schedules, list | tuple) else ()):
+        if isinstance(schedule, dict):
+            key = f"schedules[{number}]"
+            yield from _unknown(f"{key}.agent", schedule.get("agent"), "agent", agents)
+            yield from _unknown(f"{key}.role", schedule.get("role"), "role", tables.get("roles"))
+            chat = schedule.get("chat")
+            if isinstance(chat, str) and ":" in chat:
+                yield from _unknown(f"{key}.chat", chat.partition(":")[0], "channel", tables.get("channels"))
 
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):

@@ -196,6 +196,20 @@ class HookChatKind(StrEnum):
     CHANNEL = "channel"
 
 
+class MissedRun(StrEnum):
+    """What becomes of a schedule that was due while the gateway was down: it runs once, or at its next time."""
+
+    ONCE = "once"
+    SKIP = "skip"
+
+
+class ScheduleSession(StrEnum):
+    """Where the agent answers a schedule: in a session of its own, or in the active one of the chat."""
+
+    OWN = "own"
+    CHAT = "chat"
+
+
 class WorkspaceMode(StrEnum):
     """Who works in the workspace of an agent: each scope in its own, or all scopes in one."""
 

@@ -32,6 +32,7 @@ from gateway.api.program_sessions import ProgramSessions
 from gateway.api.programs import ProgramChannel
 from gateway.api.prompts import Prompts
 from gateway.api.routes import api_operations
+from gateway.api.schedules import ScheduleApi
 from gateway.api.sessions import SessionApi
 from gateway.cluster.arrivals import ArrivalQueue
 from gateway.cluster.identity import node_lease
@@ -49,6 +50,7 @@ from gateway.commands.registry import check_role_commands
 from gateway.commands.reminders import ReminderCommands
 from gateway.commands.repos import RepoCommands
 from gateway.commands.runner import CommandRunner
+from gateway.commands.schedules import ScheduleCommands
 from gateway.commands.sessions import SessionCommands
 from gateway.commands.turns import TurnCommands
 from gateway.daemon import SHARED_FACTS, Daemon, ProcessControls
@@ -88,11 +90,14 @@ from gateway.outbound.delivery import Delivery
 from gateway.outbound.long_replies import LongReplies, max_reply_parts
 from gateway.outbound.reactions import WaitingReactions
 from gateway.placement import Placement
-from gateway.reminders import Reminders, ReminderScheduler
+from gateway.reminders import Reminders, ReminderTimetable
 from gateway.repos.git import Git
 from gateway.repos.repositories import Repositories
 from gateway.repos.worktrees import Worktrees
 from gateway.sandbox.program_process import end_orphans
+from gateway.scheduler import Scheduler
+from gateway.schedules import RunOutcomes, Schedules, ScheduleTimetable
+from gateway.schedules.checks import Checks
 from gateway.sessions import SessionManager
 from gateway.shards import Shards
 from gateway.spool import AddToOutbox, Spool, SpoolUnavailable
@@ -321,7 +326,11 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     )
 
     # Turns and commands.
-    reminders = Reminders(live, spool, now=now)
+    schedules_changed = asyncio.Event()
+    reminders = Reminders(live, spool, schedules_changed, now=now)
+    owner_chats = OwnerChats(live, spool, now=now)
+    schedules = Schedules(live, spool, schedules_changed, now=now)
+    run_outcomes = RunOutcomes(live, spool, delivery, owner_chats, metrics, schedules_changed, now=now)
     busy = BusyPolicy(live, lanes)
     long_replies = LongReplies(live, channels.by_identity, store, sessions, delivery.streamed_parts)
     recorder = TurnRecorder(
@@ -334,6 +343,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         meter=meter,
         metrics=metrics,
         long_replies=long_replies,
+        run_outcomes=run_outcomes,
     )
     slots = JobSlots(settings.gateway.max_parallel_turns)
     context = TurnContext(
@@ -378,12 +388,12 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         files=downloads,
         coding_agents=coding_agents,
         reminders=reminders,
+        schedules=schedules,
         compactor=compactor,
         placement=placement,
         slots=slots,
     )
     revocation = Revocation(live, lanes, readings, turns)
-    owner_chats = OwnerChats(live, spool, now=now)
 
     def ask_owners(applicant: Applicant) -> list[AddToOutbox]:
         questions = owner_chats.questions(applicant)
@@ -434,6 +444,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             ).handlers(),
             **ReminderCommands(reminders, now=now).handlers(),
             **MemoryCommands(live, context, memory_changes).handlers(),
+            **ScheduleCommands(schedules, spool).handlers(),
             **ApprovalCommands(approvals, grants, long_replies).handlers(),
             **TurnCommands(sessions, lanes, readings, spool, turns).handlers(),
             **InfoCommands(
@@ -540,6 +551,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             lanes=lanes,
             repos=repos,
         ),
+        ScheduleApi(live, schedules, spool),
         Overview(
             live=live,
             sessions=sessions,
@@ -656,7 +668,26 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         tokens=tokens,
         owner_chats=owner_chats,
         intake=intake,
-        reminders=ReminderScheduler(live, spool, delivery, reminders, now=now),
+        run_outcomes=run_outcomes,
+        scheduler=Scheduler(
+            spool,
+            [
+                ReminderTimetable(live, spool, delivery, reminders, now=now),
+                ScheduleTimetable(
+                    live,
+                    spool,
+                    delivery,
+                    schedules,
+                    run_outcomes,
+                    Checks(lambda: live.settings, documents),
+                    intake.accept_scheduled,
+                    metrics,
+                    now=now,
+                ),
+            ],
+            schedules_changed,
+            now=now,
+        ),
         programs=programs,
         events=events,
         stateless=stateless,

@@ -63,6 +63,8 @@ class UserMessage(Struct, frozen=True, kw_only=True):
     text: str
     sender: str = ""
     sender_id: str = ""
+    schedule: str = ""
+    """The schedule that has sent it. No person has written it: the sender has made the schedule."""
     is_ours: bool = False
     """Written by the gateway, such as a summary. People cannot write a message that looks like it."""
     pictures: tuple[Picture, ...] = ()

@@ -50,9 +50,10 @@ from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.placement import Placement
-from gateway.reminders import ReminderScheduler
 from gateway.repos.worktrees import WORKSPACE_FACTS, Worktrees
 from gateway.routing import is_reachable
+from gateway.scheduler import Scheduler
+from gateway.schedules import RunOutcomes
 from gateway.sessions import SessionManager
 from gateway.sessions.keys import parse_key
 from gateway.sessions.storage.hidden import HiddenSessions
@@ -131,7 +132,8 @@ class Daemon:
     tokens: TokenIssuer
     owner_chats: OwnerChats
     intake: Intake
-    reminders: ReminderScheduler
+    run_outcomes: RunOutcomes
+    scheduler: Scheduler
     programs: ProgramSessions
     events: EventStreams
     stateless: StatelessRuns
@@ -189,10 +191,10 @@ class Daemon:
             side_tasks.append(start(self.agents.warm_up, name="providers:warming_up"))
             side_tasks.append(start(self.programs.run, name="api:idle_sessions"))
             side_tasks.append(start(self.worktrees.run, name="worktrees"))
-            reminders = start(self.reminders.run, name="reminders")
+            scheduler = start(self.scheduler.run, name="scheduler")
             archiver = start(self.memory_archiver.run, name="memory:archiver")
             await self.shutdown.wait()
-            reminders.cancel()
+            scheduler.cancel()
             archiver.cancel()
             await self._shut_down()
             for task in side_tasks:
@@ -277,8 +279,8 @@ class Daemon:
         return not is_busy and (self.cluster is None or not self.cluster.arrivals.busy_scopes())
 
     def shards_opened(self) -> None:
-        """Look again when the next reminder is due, for a node of a cluster serves more shards now."""
-        self.reminders.recompute()
+        """Look again when the next reminder or schedule is due, for a node of a cluster serves more shards now."""
+        self.scheduler.recompute()
         self.memory_archiver.settings_changed()
 
     def shards_moved(self, shards: Collection[int]) -> None:
@@ -305,6 +307,7 @@ class Daemon:
             placement=self.placement,
             reactions=self.reactions,
             metrics=self.metrics,
+            run_outcomes=self.run_outcomes,
             max_age=timedelta(seconds=self.live.settings.gateway.max_backlog_age),
             now=self.now(),
         )
@@ -357,7 +360,7 @@ class Daemon:
             lanes.max_waiting = settings.gateway.max_queued_per_session
             lanes.max_total = settings.gateway.max_queued
         self.delivery.channels_changed()
-        self.reminders.recompute()
+        self.scheduler.recompute()
         self.memory_archiver.settings_changed()
         await self.mcp.reload(settings.mcp)
         await agents.aclose()

@@ -58,6 +58,15 @@ class Job(Struct, frozen=True, kw_only=True):
         )
 
 
+class ApartSession(Struct, frozen=True, kw_only=True):
+    """The session that a schedule has for itself. It never becomes the active one of its chat by itself."""
+
+    key: str
+    """The session of the last run. If it takes no more messages, or is empty, a new one is started."""
+    agent: str
+    title: str
+
+
 class JobSlots:
     """Semaphores for jobs that could crash the daemon. A suspect takes all of them, so no other job runs beside it.
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from time import time
 
 from gateway.contract import Address, Verdict
-from gateway.spool import AddUsage
+from gateway.spool import AddUsage, RunState
 
 Labels = tuple[str, ...]
 
@@ -79,6 +79,8 @@ class Metrics:
         self.settled: Counter[Labels] = Counter()
         """Messages by channel and outcome of their turn."""
         self.commands: Counter[Labels] = Counter()
+        self.schedule_runs: Counter[Labels] = Counter()
+        """Runs of schedules by how they went."""
         self.replies: Counter[Labels] = Counter()
         """Parts of replies by channel, delivered or dead."""
         self.send_failures: Counter[Labels] = Counter()
@@ -104,6 +106,9 @@ class Metrics:
     def message_received(self, address: Address, verdict: Verdict) -> None:
         self.received[address.channel, verdict] += 1
         self.last_events[address.channel, address.account] = self._clock()
+
+    def schedule_run(self, state: RunState) -> None:
+        self.schedule_runs[(state,)] += 1
 
     def command_run(self, channel: str, command: str) -> None:
         self.commands[channel, command] += 1

@@ -59,7 +59,9 @@ PACKAGES = (
     "acp",
     # Messages: they come in, a turn or a command answers them, the answer goes out.
     "outbound",
+    "scheduler",
     "reminders",
+    "schedules",
     "turns",
     "extraction",
     "commands",

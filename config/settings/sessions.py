@@ -13,6 +13,7 @@ from config.types import (
     Integer,
     PlatformId,
     Price,
+    Seconds,
     Slug,
     Table,
     Text,
@@ -112,6 +113,12 @@ class LimitSettings(Table):
     )
     tokens_per_turn: Integer = Field(
         default=3_000_000, ge=0, description="Input and output tokens per answer, all steps; 0 means no limit."
+    )
+    schedules_per_chat: Integer = Field(
+        default=50, ge=0, le=1_000, description="How many schedules people and agents may make in one chat."
+    )
+    schedule_interval: Seconds = Field(
+        default=60.0, ge=1, description="The fewest seconds between two runs of a schedule that people and agents make."
     )
 
 

@@ -1,4 +1,4 @@
-"""The direct chats of the owners, to tell them when a person asks for access."""
+"""The direct chats of the owners, to tell them when a person asks for access, or a schedule needs them."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 OWNER_CHAT_FACTS = "owner_chats/"
 """The prefix of the facts about the chats of owners."""
 MAX_CHATS = 10
-"""Chats that are told about one request."""
+"""Chats that are told about one request or one schedule."""
 MAX_REQUESTS = 6
 """Requests about which the owners are told within an hour on one channel. The others are in `/pair`."""
 WINDOW = timedelta(hours=1)
@@ -72,18 +72,21 @@ class OwnerChats:
         told = self._told.setdefault(applicant.person.channel, deque(maxlen=MAX_REQUESTS))
         if len(told) == MAX_REQUESTS and abs(now - told[0]) < WINDOW:
             return []
-        owners = [(chat, sender) for chat, sender in self._chats.values() if is_owner(self._live, chat, sender)]
-        owners += [
-            (guest.person.direct_chat(guest.peer), Sender(id=guest.person.sender, name=guest.name))
-            for guest in self._live.guest_book.guests.values()
-            if guest.is_owner and guest.person not in self._chats
-        ]
+        owners = self.chats()
         if owners:
             told.append(now)
         who = f"{applicant.name} ({applicant.person})" if applicant.name else str(applicant.person)
         yes, no = f"/pair approve {applicant.code}", f"/pair deny {applicant.code}"
         text = f"{who} asks for access to me.\nTo decide, use the buttons, or send {yes} or {no}."
         buttons = (Button(label="Approve", command=yes), Button(label="Deny", command=no))
-        return [
-            Outbound(address=chat, text=text, buttons=buttons, recipient=sender) for chat, sender in owners[-MAX_CHATS:]
+        return [Outbound(address=chat, text=text, buttons=buttons, recipient=sender) for chat, sender in owners]
+
+    def chats(self) -> list[tuple[Address, Sender]]:
+        """Return the direct chats of the owners, at most `MAX_CHATS`."""
+        owners = [(chat, sender) for chat, sender in self._chats.values() if is_owner(self._live, chat, sender)]
+        owners += [
+            (guest.person.direct_chat(guest.peer), Sender(id=guest.person.sender, name=guest.name))
+            for guest in self._live.guest_book.guests.values()
+            if guest.is_owner and guest.person not in self._chats
         ]
+        return owners[-MAX_CHATS:]

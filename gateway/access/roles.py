@@ -6,7 +6,7 @@ from config import GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE
 from config.settings.roles import NOT_GRANTED, first_word
 from gateway.access.guests import Person
 from gateway.access.role_table import ANSWERS, AskerRoles, Role
-from gateway.access.rules import Live, is_owner
+from gateway.access.rules import Live, find_schedule, is_owner
 from gateway.contract import Address, Inbound, Sender
 from gateway.errors import Refused
 
@@ -14,8 +14,9 @@ from gateway.errors import Refused
 def role_of(live: Live, address: Address, sender: Sender, guild: str | None = None) -> Role:
     """Return the role of `sender` in a chat. It is never stored with a message, so that a change holds at once.
 
-    The first of these counts: an owner; the role of a token or of a webhook; the person's own role, by the settings or
-    by their approval; that of the chat or of its server; `member` for people who are listed or approved; `guest`.
+    The first of these counts: an owner; the role of a token, of a schedule or of a webhook; the person's own role, by
+    the settings or by their approval; that of the chat or of its server; `member` for people who are listed or
+    approved; `guest`.
     """
     roles = live.roles
     if is_owner(live, address, sender):
@@ -23,6 +24,9 @@ def role_of(live: Live, address: Address, sender: Sender, guild: str | None = No
     if sender.token:
         token = live.token_book.find(sender.token)
         return roles[(token.role if token is not None else "") or MEMBER_ROLE]
+    if sender.schedule:
+        found = find_schedule(live, sender.schedule)
+        return roles[found.role if found is not None else GUEST_ROLE]
     if sender.is_verified:
         hook = live.rules(address).hooks.get(sender.id)
         return roles[hook.role if hook is not None else GUEST_ROLE]

@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from config import ChannelSettings, DmPolicy, DmScope, GroupPolicy, GroupScope, Settings
+from config import (
+    OWNER_ROLE,
+    ChannelSettings,
+    DmPolicy,
+    DmScope,
+    GroupPolicy,
+    GroupScope,
+    ScheduleSettings,
+    Settings,
+)
 from config.types import PROGRAM_CHANNELS
 from gateway.access.guests import GuestBook, Person
 from gateway.access.role_table import RoleTable
@@ -73,11 +82,14 @@ class AccessLost(GatehouseError):
 def is_owner(live: Live, address: Address, sender: Sender) -> bool:
     """Return whether `sender` is an owner: proven by the channel, named in the settings, or approved as one.
 
-    Of a program, the token alone decides. A webhook is never an owner.
+    Of a program, the token alone decides, and of a schedule the settings. A webhook is never an owner.
     """
     if sender.token:
         token = live.token_book.find(sender.token)
         return token is not None and TokenScope.ADMIN in token.scopes
+    if sender.schedule:
+        found = find_schedule(live, sender.schedule)
+        return found is not None and found.role == OWNER_ROLE
     if sender.is_verified:
         return False
     if sender.is_owner:  # The channel has proof, such as a token.
@@ -102,10 +114,12 @@ def may_talk(live: Live, address: Address, sender: Sender, guild: str | None = N
 def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) -> bool:
     """Return whether the channel's policy gives `sender` access, apart from being an owner.
 
-    A program has access while its token is valid, and a webhook while the settings have it.
+    A program has access while its token is valid, and a webhook or a schedule while the settings have it.
     """
     if sender.token:
         return live.token_book.find(sender.token) is not None
+    if sender.schedule:
+        return find_schedule(live, sender.schedule) is not None
     if not sender.id:
         return False
     rules = live.rules(address)
@@ -122,6 +136,11 @@ def is_allowed(live: Live, address: Address, sender: Sender, guild: str | None) 
     return rules.group_policy is GroupPolicy.OPEN or (
         rules.group_policy is GroupPolicy.ALLOWLIST and not peers.isdisjoint(rules.group_allow)
     )
+
+
+def find_schedule(live: Live, name: str) -> ScheduleSettings | None:
+    """Return a schedule of the settings, or None if they have it no more."""
+    return next((each for each in live.settings.schedules if each.name == name), None)
 
 
 def has_access(live: Live, inbound: Inbound) -> bool:

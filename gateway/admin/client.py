@@ -66,6 +66,12 @@ class ControlClient:
     ) -> dict[str, Json]:
         return await self._request("POST", path, limit=limit, json=body or {})
 
+    async def patch(self, path: str, body: dict[str, Json]) -> dict[str, Json]:
+        return await self._request("PATCH", path, json=body)
+
+    async def delete(self, path: str) -> dict[str, Json]:
+        return await self._request("DELETE", path, json={})
+
     async def upload(self, name: str, content: BinaryIO | bytes) -> dict[str, Json]:
         """Store a file for a message. Returns the fields of its attachment."""
         headers = {"Content-Type": "application/octet-stream"}
@@ -108,6 +114,8 @@ class ControlClient:
             raise Refused("The gateway's answer is not JSON. Is it the same version as this command?") from error
         if isinstance(answer, dict) and isinstance(answer.get("error"), str):
             raise Refused(answer["error"])
+        if response.status >= HTTPStatus.BAD_REQUEST:  # A problem document of the API.
+            raise Refused(str(answer.get("detail", f"The gateway answered with HTTP status {response.status}.")))
         return cast("dict[str, Json]", answer)
 
     def _opened(self) -> aiohttp.ClientSession:

@@ -16,7 +16,7 @@ from gateway.sessions.keys import parse_key, session_key
 from gateway.sessions.retention import IsBusy, never_busy
 from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.sessions.transfer import readdress, split_lines
-from gateway.spool import MoveReminders, MoveRows, Spool
+from gateway.spool import MoveRows, MoveTimetables, Spool
 
 log = structlog.get_logger()
 
@@ -106,10 +106,10 @@ class SessionMover:
         return self._sessions.find(copy) or moved
 
     async def move_belongings(self, source: str, target: str) -> list[str]:
-        """Move the reminders, notes and private workspaces of a scope. Return a sentence for each that stayed."""
+        """Move reminders, schedules, notes and workspaces of a scope. Return a sentence for each that stayed."""
         if self._sessions.list(source) or self._sessions.archived_count(source):
-            return ["Reminders, notes and workspaces stay, because sessions are left in the old scope."]
-        await self._spool.commit(MoveReminders(scope=source, to=target))
+            return ["Reminders, schedules, notes and workspaces stay, because sessions are left in the old scope."]
+        await self._spool.commit(MoveTimetables(scope=source, to=target))
         left = await move_files(self._settings(), self._files, scopes=(source, target), keys={})
         return [f"{path} stays, because the other scope has its own. Move its content by hand." for path in left]
 

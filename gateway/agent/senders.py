@@ -1,7 +1,7 @@
 """Marks the sender of a message for the model, so that no one can impersonate another person or the gateway.
 
 The gateway's own words are in square brackets. Text and names that people write cannot look like them: neither like
-another person's message nor like a summary.
+another person's message nor like a summary or the prompt of a schedule.
 """
 
 import re
@@ -15,7 +15,8 @@ _MAX_NAME_CHARS = 64
 
 # Any bracket that a model may take for ours, followed by our words, with any punctuation between them.
 _OUR_MARKER = re.compile(
-    r"[\[\uFF3B\u3010\u3014\u27E6](?=\W*(?:message\W+from|summary\W+of\W+the\W+earlier))", re.IGNORECASE
+    r"[\[\uFF3B\u3010\u3014\u27E6](?=\W*(?:message\W+from|summary\W+of\W+the\W+earlier|prompt\W+of\W+schedule))",
+    re.IGNORECASE,
 )
 
 
@@ -24,6 +25,9 @@ def with_sender(message: UserMessage) -> str:
     if message.is_ours:
         return message.text
     text = escape_markers(message.text)
+    if message.schedule:
+        maker = f', set by "{sanitize_name(message.sender)}"' if message.sender else ""
+        return f"[prompt of {sanitize_name(message.schedule)}{maker}; no person is writing now]\n{text}"
     if not message.sender and not message.sender_id:
         return text
     name, sender_id = sanitize_name(message.sender), sanitize_name(message.sender_id)
@@ -34,7 +38,9 @@ def with_sender(message: UserMessage) -> str:
 def without_sender(message: Message) -> Message:
     """Return a message without its sender's name. Where only one person writes, the model is not told who it is."""
     if isinstance(message, UserMessage) and (message.sender or message.sender_id):
-        return UserMessage(text=message.text, is_ours=message.is_ours, pictures=message.pictures)
+        return UserMessage(
+            text=message.text, schedule=message.schedule, is_ours=message.is_ours, pictures=message.pictures
+        )
     return message
 
 

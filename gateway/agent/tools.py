@@ -63,6 +63,14 @@ async def cannot_remind(_text: str, _when: str) -> str:
     raise Refused("reminders cannot be set here")
 
 
+MakeSchedule = Callable[[str, str], Awaitable[str]]
+"""Makes a schedule: its prompt, and its time as the model wrote it. Raises `Refused` if it cannot."""
+
+
+async def cannot_schedule(_prompt: str, _when: str) -> str:
+    raise Refused("Schedules cannot be made here.")
+
+
 class FoundStatement(Struct, frozen=True, kw_only=True):
     """A statement of the memory. `channel` is that of another chat of the same person; empty: it is of this chat."""
 
@@ -116,6 +124,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     """None: calls of services are not charged."""
     remind: Remind = cannot_remind
+    schedule: MakeSchedule = cannot_schedule
     recall: Recall | None = None
     """None: there are no conversations, only the memory."""
 
@@ -141,6 +150,8 @@ class Tool:
     """It may run in parallel with other tools of its step, because it changes nothing that they could see."""
     needs_approval: bool = False
     """A person has to approve each call."""
+    asks_if: str = ""
+    """The argument with which a call needs an approval."""
     deadline: float | None = None
     """Seconds that a call may take. None for the toolbox's limit."""
 
@@ -153,11 +164,18 @@ def tool(function: Function[P], /) -> Tool: ...
 
 
 @overload
-def tool(*, concurrent: bool = False, needs_approval: bool = False) -> Callable[[Function[P]], Tool]: ...
+def tool(
+    *, concurrent: bool = False, needs_approval: bool = False, asks_if: str = ""
+) -> Callable[[Function[P]], Tool]: ...
 
 
 def tool(
-    function: Function[P] | None = None, /, *, concurrent: bool = False, needs_approval: bool = False
+    function: Function[P] | None = None,
+    /,
+    *,
+    concurrent: bool = False,
+    needs_approval: bool = False,
+    asks_if: str = "",
 ) -> Tool | Callable[[Function[P]], Tool]:
     """Make a `Tool` of an async function. The model sees its name, its docstring and its typed parameters."""
 
@@ -189,7 +207,9 @@ def tool(
             return await function(context, **msgspec.structs.asdict(check(given)))
 
         spec = ToolSpec(name=name, description=inspect.getdoc(function) or "", schema=schema)
-        return Tool(spec=spec, run=run, check=check, concurrent=concurrent, needs_approval=needs_approval)
+        return Tool(
+            spec=spec, run=run, check=check, concurrent=concurrent, needs_approval=needs_approval, asks_if=asks_if
+        )
 
     return make if function is None else make(function)
 
@@ -286,10 +306,11 @@ class Toolbox:
         tool = self._tools.get(call.name)
         if call.fault or tool is None:
             return False
+        needs_approval = tool.needs_approval or bool(tool.asks_if and call.input.get(tool.asks_if))
         if self._policy is None:
-            return tool.needs_approval
+            return needs_approval
         policy = self._policy()
-        return policy.allows_tool(call.name) and (tool.needs_approval or policy.asks_before(call.name))
+        return policy.allows_tool(call.name) and (needs_approval or policy.asks_before(call.name))
 
     def may_change_files(self, call: ToolCall) -> bool:
         """Return whether `call` may change something that other calls see."""

@@ -5,6 +5,7 @@ from http import HTTPStatus
 from gateway.api import types as t
 from gateway.api.operation import ApiOperation, Link
 from gateway.api.overview import Overview
+from gateway.api.schedules import ScheduleApi
 from gateway.api.sessions import EXPORT_TYPES, SessionApi
 from gateway.contract import TokenScope
 
@@ -27,8 +28,13 @@ def _links(session_id: str, *operations: str) -> tuple[Link, ...]:
     return tuple(Link(operation=name, parameters={"id": f"$response.body#/{session_id}"}) for name in operations)
 
 
-def api_operations(sessions: SessionApi, overview: Overview) -> list[ApiOperation]:
-    return [*_session_operations(sessions), *_management_operations(sessions), *_overview_operations(overview)]
+def api_operations(sessions: SessionApi, schedules: ScheduleApi, overview: Overview) -> list[ApiOperation]:
+    return [
+        *_session_operations(sessions),
+        *_management_operations(sessions),
+        *_schedule_operations(schedules),
+        *_overview_operations(overview),
+    ]
 
 
 def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
@@ -259,6 +265,102 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             query=t.FileQuery,
             media_types=("application/octet-stream",),
             errors=(NOT_FOUND, INVALID),
+        ),
+    ]
+
+
+_OF_SCHEDULE = ("getSchedule", "changeSchedule", "runSchedule", "listScheduleRuns", "deleteSchedule")
+
+
+def _schedule_operations(schedules: ScheduleApi) -> list[ApiOperation]:
+    path = "/api/schedules/{id}"
+    return [
+        ApiOperation(
+            name="createSchedule",
+            method="POST",
+            path="/api/schedules",
+            tag="Schedules",
+            summary="Make a schedule for a chat",
+            description="Its runs have the rights of the token. If the token is revoked, the schedule is paused.",
+            handle=schedules.create,
+            scope=TokenScope.ADMIN,
+            body=t.NewScheduleBody,
+            response=t.ScheduleInfo,
+            status=HTTPStatus.CREATED,
+            errors=(INVALID,),
+            links=_links("id", *_OF_SCHEDULE),
+        ),
+        ApiOperation(
+            name="listSchedules",
+            method="GET",
+            path="/api/schedules",
+            tag="Schedules",
+            summary="List the schedules of all chats, by id",
+            handle=schedules.list,
+            scope=TokenScope.ADMIN,
+            query=t.SchedulesQuery,
+            response=t.ScheduleList,
+            errors=(INVALID,),
+            links=_links("schedules/0/id", "getSchedule"),
+        ),
+        ApiOperation(
+            name="getSchedule",
+            method="GET",
+            path=path,
+            tag="Schedules",
+            summary="Read a schedule",
+            handle=schedules.get,
+            scope=TokenScope.ADMIN,
+            response=t.ScheduleInfo,
+            errors=(NOT_FOUND,),
+        ),
+        ApiOperation(
+            name="changeSchedule",
+            method="PATCH",
+            path=path,
+            tag="Schedules",
+            summary="Change, pause or resume a schedule",
+            description="A schedule of the configuration can only be paused and resumed.",
+            handle=schedules.change,
+            scope=TokenScope.ADMIN,
+            body=t.ScheduleChanges,
+            response=t.ScheduleInfo,
+            errors=(NOT_FOUND, CONFLICT, INVALID),
+            links=_links("id", *_OF_SCHEDULE),
+        ),
+        ApiOperation(
+            name="runSchedule",
+            method="POST",
+            path=f"{path}/run",
+            tag="Schedules",
+            summary="Run a schedule now, besides its regular times",
+            handle=schedules.run,
+            scope=TokenScope.ADMIN,
+            response=t.ScheduleInfo,
+            errors=(NOT_FOUND, CONFLICT),
+        ),
+        ApiOperation(
+            name="listScheduleRuns",
+            method="GET",
+            path=f"{path}/runs",
+            tag="Schedules",
+            summary="List the newest runs of a schedule",
+            handle=schedules.runs,
+            scope=TokenScope.ADMIN,
+            response=t.ScheduleRuns,
+            errors=(NOT_FOUND,),
+        ),
+        ApiOperation(
+            name="deleteSchedule",
+            method="DELETE",
+            path=path,
+            tag="Schedules",
+            summary="Delete a schedule",
+            description="A schedule of the configuration has to be removed there.",
+            handle=schedules.delete,
+            scope=TokenScope.ADMIN,
+            response=t.ScheduleInfo,
+            errors=(NOT_FOUND, CONFLICT),
         ),
     ]
 

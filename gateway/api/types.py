@@ -364,3 +364,131 @@ class ProblemDocument(Struct, frozen=True, kw_only=True):
     title: str
     status: int
     detail: str
+
+
+ScheduleId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
+_Chat = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,63}:\S+$",
+        max_length=400,
+        description="A channel and the id of the chat or person on it.",
+        examples=["telegram:123456"],
+    ),
+]
+_When = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=100,
+        description="A cron line, an interval or a time, as `/schedule add` takes it.",
+        examples=["0 8 * * 1-5", "every 2h", "2027-05-01T18:00"],
+    ),
+]
+_SchedulePrompt = Annotated[str, Meta(max_length=8_000)]
+_Tokens = Annotated[int, Meta(ge=0, le=10**12)]
+_Cost = Annotated[float, Meta(ge=0, le=10**9)]
+_Jitter = Annotated[float, Meta(ge=0, le=3_600, description="Seconds by which a run may be late.")]
+
+
+class ScheduleCheckInfo(Request, frozen=True, kw_only=True):
+    """What is looked at before a run, and decides whether the model is asked: a command or an address."""
+
+    command: Annotated[str, Meta(max_length=4_000)] = ""
+    url: Annotated[str, Meta(max_length=4_000)] = ""
+    pointer: Annotated[str, Meta(max_length=400)] = ""
+    on_change: bool = False
+    quote: bool = True
+
+
+class NewScheduleBody(Request, frozen=True, kw_only=True):
+    chat: _Chat
+    when: _When
+    chat_kind: Literal["direct", "group", "channel"] = "direct"
+    chat_account: Name = "default"
+    chat_thread: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    zone: Annotated[str, Meta(max_length=64, description="Default: `gateway.timezone`.")] = ""
+    prompt: _SchedulePrompt = ""
+    deliver_only: bool = False
+    agent: Name | Literal[""] = ""
+    session: Literal["own", "chat"] = "own"
+    missed: Literal["once", "skip"] = "once"
+    jitter: _Jitter = 0.0
+    check: ScheduleCheckInfo | None = None
+    tokens_per_run: _Tokens = 0
+    tokens_per_day: _Tokens = 0
+    cost_per_day: _Cost = 0.0
+
+
+class ScheduleChanges(Request, frozen=True, kw_only=True):
+    """The fields that are not given stay as they are."""
+
+    paused: bool | UnsetType = UNSET
+    when: _When | UnsetType = UNSET
+    zone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
+    prompt: _SchedulePrompt | UnsetType = UNSET
+    deliver_only: bool | UnsetType = UNSET
+    agent: Name | Literal[""] | UnsetType = UNSET
+    session: Literal["own", "chat"] | UnsetType = UNSET
+    missed: Literal["once", "skip"] | UnsetType = UNSET
+    jitter: _Jitter | UnsetType = UNSET
+    check: ScheduleCheckInfo | UnsetType | None = UNSET
+    tokens_per_run: _Tokens | UnsetType = UNSET
+    tokens_per_day: _Tokens | UnsetType = UNSET
+    cost_per_day: _Cost | UnsetType = UNSET
+
+
+class SchedulesQuery(Request, frozen=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+    after: Annotated[str, Meta(max_length=80, description="The last id of the page before.")] = ""
+
+
+class ScheduleInfo(Response, frozen=True, kw_only=True):
+    id: str
+    number: Annotated[int, Meta(description="The number that people see in its chat.")]
+    state: Literal["active", "paused", "running", "ended", "deleted"]
+    when: str
+    zone: str
+    chat: str
+    chat_kind: Literal["direct", "group", "channel"]
+    chat_account: str
+    prompt: str
+    session: Literal["own", "chat"]
+    missed: Literal["once", "skip"]
+    made_by: str
+    created_at: UtcTime
+    name: Annotated[str, Meta(description="The name in the configuration.")] | None = None
+    next_at: UtcTime | None = None
+    chat_thread: str | None = None
+    deliver_only: bool = False
+    agent: str | None = None
+    jitter: float = 0.0
+    check: ScheduleCheckInfo | None = None
+    tokens_per_run: int = 0
+    tokens_per_day: int = 0
+    cost_per_day: float = 0.0
+    failures: Annotated[int, Meta(description="The failed runs in a row.")] = 0
+    note: str = ""
+
+
+class ScheduleList(Response, frozen=True, kw_only=True):
+    schedules: list[ScheduleInfo]
+
+
+class ScheduleRunInfo(Response, frozen=True, kw_only=True):
+    """A run, or several in a row that did nothing for the same reason."""
+
+    number: int
+    state: Literal["running", "done", "delivered", "unchanged", "skipped", "failed", "stopped"]
+    planned_at: UtcTime
+    started_at: UtcTime
+    ended_at: UtcTime | None = None
+    times: int = 1
+    session: Annotated[int, Meta(description="The number of its session in the chat.")] | None = None
+    note: str = ""
+    tokens: int = 0
+    cost_micros: int = 0
+
+
+class ScheduleRuns(Response, frozen=True, kw_only=True):
+    runs: list[ScheduleRunInfo]

@@ -33,6 +33,7 @@ COMMANDS = {
     "pair": ("gateway.cli.pair:main", "approve or deny people who have written to a bot"),
     "token": ("gateway.cli.token:main", "create, list and revoke the API tokens of programs"),
     "sessions": ("gateway.cli.sessions:main", "list, show, export, import, move, restore, delete and verify sessions"),
+    "schedules": ("gateway.cli.schedules:main", "list, show, pause, resume, run and delete schedules"),
     "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
     "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
     "migrate": ("gateway.cli.migrate:main", "copy all sessions and the spool to another storage engine"),

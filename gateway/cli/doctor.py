@@ -18,6 +18,7 @@ from gateway.admin.config_check import examine_config
 from gateway.admin.routes import DOCTOR_TIMEOUT, STORAGE_TIMEOUT
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.environment import trim_environment
+from gateway.cli.schedules import list_schedules
 from gateway.cli.spool import list_spool
 from gateway.doctor.cluster import check_cluster
 from gateway.doctor.configuration import PORT, ConfigReport, check_port
@@ -30,6 +31,7 @@ from gateway.doctor.stores import (
     check_archiving,
     check_kinds,
     check_leftovers,
+    check_schedules,
     check_sessions,
     check_spool,
     check_workspaces,
@@ -146,6 +148,7 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
         async with open_archive(settings, as_found=True) as archive:
             report = await archive.verify()
         listing = await list_spool(settings)
+        schedules = await list_schedules(settings)
     except SpoolUnavailable:
         return []  # Reported as a problem of the database.
     except (CannotStart, Refused) as failure:
@@ -157,7 +160,7 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
             pass  # Opening repairs the sessions, and closing writes the index.
 
     repair = None if is_live else lambda: asyncio.run(recover())
-    return [*check_sessions(report, repair), *check_spool(listing)]
+    return [*check_sessions(report, repair), *check_spool(listing), *check_schedules(schedules)]
 
 
 async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:

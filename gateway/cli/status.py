@@ -151,6 +151,10 @@ def render(report: StatusReport) -> list[str]:
     if len(report.turns) > _TURNS_SHOWN:
         lines.append(f"    and {len(report.turns) - _TURNS_SHOWN} more")
 
+    if any(report.schedules.values()):
+        active, paused, failing = (report.schedules.get(state, 0) for state in ("active", "paused", "failing"))
+        fails = f", {failing} failing (`gatehouse schedules` lists them)" if failing else ""
+        lines.append(f"  {count(active, 'schedule')}{fails}{f', {paused} paused' if paused else ''}")
     lines += ("", "Storage", f"  {count(report.sessions, 'session')} in {count(report.scopes, 'scope')}")
     storage = report.storage
     is_database = storage is not None and bool(storage.database)

@@ -53,6 +53,7 @@ from gateway.contract.messages import (
     PeerKind,
     Quote,
     Receipt,
+    Scheduled,
     Sender,
 )
 from gateway.contract.routes import Access, Caller, HasRoutes, Route, TokenScope
@@ -99,6 +100,7 @@ __all__ = [
     "Receipt",
     "Relocate",
     "Route",
+    "Scheduled",
     "Sender",
     "SendsFiles",
     "SendsToManyHosts",

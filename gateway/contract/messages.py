@@ -38,6 +38,8 @@ class Sender(Struct, frozen=True, kw_only=True):
     is_verified: bool = False
     token: str = ""
     """The id of the API token of a program. The program has access while that token is valid."""
+    schedule: str = ""
+    """The name of a schedule of the settings, which acts for the operator. Only the core sets it."""
 
 
 class AttachmentKind(StrEnum):
@@ -88,6 +90,16 @@ class Arrival(Struct, frozen=True, kw_only=True):
     position: int = 0
 
 
+class Scheduled(Struct, frozen=True, kw_only=True):
+    """The run of a schedule that a message comes from. `number` is that of the schedule within its scope."""
+
+    id: str
+    number: int
+    run: int
+    is_apart: bool = True
+    """The schedule has a session of its own."""
+
+
 class Inbound(Struct, frozen=True, kw_only=True):
     """One incoming message. `event_id` is unique within the account, and the same when the platform repeats the event.
 
@@ -115,6 +127,8 @@ class Inbound(Struct, frozen=True, kw_only=True):
     answer_address: Address | None = None
     arrival: Arrival | None = None
     """Set by the core, and only in a cluster."""
+    scheduled: Scheduled | None = None
+    """Set by the core for a message that no person has written. Its sender has made the schedule."""
 
     @property
     def is_answered_elsewhere(self) -> bool:
@@ -134,7 +148,8 @@ class Inbound(Struct, frozen=True, kw_only=True):
             text=text,
             kind=kind,
             reply_to=self.message_id,
-            session=session,
+            # The chat does not show the session of a schedule, so the answer must not look like one of its own.
+            session=None if self.scheduled is not None and self.scheduled.is_apart else session,
             recipient=self.sender,
             guild=self.guild,
         )

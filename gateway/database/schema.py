@@ -146,6 +146,50 @@ _DUE, _OVER = text("due_at IS NOT NULL"), text("over_at IS NOT NULL")
 Index("reminders_due", reminders.c.due_at, sqlite_where=_DUE, postgresql_where=_DUE)
 Index("reminders_over", reminders.c.over_at, sqlite_where=_OVER, postgresql_where=_OVER)
 
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", _KEY, primary_key=True),
+    Column("scope", _KEY, nullable=False),
+    Column("number", _NUMBER, nullable=False),
+    Column("state", _KEY, nullable=False),
+    Column("due_at", _NUMBER),
+    Column("planned_at", _NUMBER),
+    Column("ran_for", _NUMBER),
+    Column("is_forced", _NUMBER, nullable=False, server_default=text("0")),
+    Column("runs", _NUMBER, nullable=False, server_default=text("0")),
+    Column("failures", _NUMBER, nullable=False, server_default=text("0")),
+    Column("session", _KEY, nullable=False, server_default=text("''")),
+    Column("seen", Text, nullable=False, server_default=text("''")),
+    Column("note", Text, nullable=False, server_default=text("''")),
+    Column("spent_day", Text, nullable=False, server_default=text("''")),
+    Column("spent_tokens", _NUMBER, nullable=False, server_default=text("0")),
+    Column("spent_micros", _NUMBER, nullable=False, server_default=text("0")),
+    Column("over_at", _NUMBER),
+    Column("about", LargeBinary, nullable=False),
+    UniqueConstraint("scope", "number", name="schedules_number"),
+)
+Index("schedules_due", schedules.c.due_at, sqlite_where=_DUE, postgresql_where=_DUE)
+Index("schedules_over", schedules.c.over_at, sqlite_where=_OVER, postgresql_where=_OVER)
+
+schedule_runs = Table(
+    "schedule_runs",
+    metadata,
+    Column("schedule", _KEY, nullable=False),
+    Column("number", _NUMBER, nullable=False),
+    Column("state", _KEY, nullable=False),
+    Column("planned_at", _NUMBER, nullable=False),
+    Column("started_at", _NUMBER, nullable=False),
+    Column("ended_at", _NUMBER),
+    Column("times", _NUMBER, nullable=False, server_default=text("1")),
+    Column("session", _KEY, nullable=False, server_default=text("''")),
+    Column("note", Text, nullable=False, server_default=text("''")),
+    Column("tokens", _NUMBER, nullable=False, server_default=text("0")),
+    Column("cost_micros", _NUMBER, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("schedule", "number"),
+    sqlite_with_rowid=False,
+)
+
 # Sessions whose deletion is not finished.
 deletions = Table(
     "deletions",

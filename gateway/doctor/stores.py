@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +89,21 @@ def check_archiving(report: Json) -> list[Finding]:
         message = f"Archiving sessions into memory has failed {archiving.failures} times in a row: {archiving.reason}"
         findings.append(warning("memory", message, "Check the model, or choose another one with memory.model."))
     return findings
+
+
+def check_schedules(schedules: Sequence[Mapping[str, Json]]) -> list[Finding]:
+    """Report schedules that fail, or that the gateway has paused, as `gatehouse schedules` lists them."""
+    findings = []
+    for each in schedules:
+        name, note = each.get("name") or each.get("id"), each.get("note")
+        if each.get("failures"):
+            findings.append(
+                warning("schedules", f"{name} fails: {note}", f"`gatehouse schedules show {each.get('id')}`")
+            )
+        elif each.get("state") == "paused" and note:
+            advice = f"Fix that, and run `gatehouse schedules resume {each.get('id')}`."
+            findings.append(warning("schedules", f"{name} is paused: {note}", advice))
+    return findings or [ok("schedules", f"{count(len(schedules), 'schedule')}, none is failing.")]
 
 
 def _rows(rows: Json) -> list[Json]:

@@ -18,7 +18,7 @@ from gateway.commands.runner import CommandRunner
 from gateway.contract import Inbound
 from gateway.errors import Refused, SessionDamaged
 from gateway.files.download import AttachmentDownloads
-from gateway.job import Job
+from gateway.job import ApartSession, Job
 from gateway.lanes import LaneFull, Lanes
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
@@ -48,10 +48,11 @@ class QueueFull(Refused):
 
 
 class _Workplace(NamedTuple):
-    """Who answers in a new session, and in which repository; empty for none."""
+    """Who answers in a new session, and in which repository; empty for none. With a title, the session is apart."""
 
     agent: str
     repo: str
+    title: str = ""
 
 
 class Inbox:
@@ -90,12 +91,15 @@ class Inbox:
         parsed: ParsedCommand | None = None,
         *,
         into: str | None = None,
+        apart: ApartSession | None = None,
         also: Sequence[Operation] = (),
+        record: Callable[[str], Sequence[Operation]] = lambda _: (),
     ) -> Job:
         """Commit a message, or a command that is not run at intake, and put it into its lane; or do neither.
 
-        The message goes into the active session of its scope, or into the session with the key `into`. `also` is
-        committed with it. Raises `QueueFull` if too many messages are waiting. The caller holds the lock of the scope.
+        The message goes into the active session of its scope, into the session with the key `into`, or into the one
+        that is `apart`. `also` is committed with it, and what `record` returns for the key of the session. Raises
+        `QueueFull` if too many messages are waiting. The caller holds the lock of the scope.
         """
         scope = routed.scope
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
@@ -103,6 +107,9 @@ class Inbox:
         def find_session() -> SessionMeta | None:
             if into is not None:
                 return self._sessions.require_open(into)
+            if apart is not None:
+                own = self._sessions.find(apart.key) if apart.key else None
+                return own if own is not None and own.status is SessionStatus.ACTIVE else None
             # A reading command is about the active session, even a closed one. Anything else starts a new session then.
             return self._sessions.active(scope) if is_reading else self._sessions.open_session(scope)
 
@@ -115,7 +122,9 @@ class Inbox:
                 if not isinstance(refusal, SessionDamaged) and self._sessions.find(session.key) is not None:
                     raise
             session = find_session()  # It may have been closed or deleted while it was read.
-        new = None if session is not None else self._choose_workplace(inbound, routed, is_command=parsed is not None)
+        new = None
+        if session is None:
+            new = self._choose_workplace(inbound, routed, is_command=parsed is not None, apart=apart)
         number = self._sessions.next_number(scope) if session is None else session.number
         key = session_key(scope, number) if session is None else session.key
         lanes, lane = (self._readings, scope) if is_reading else (self._lanes, key)
@@ -141,7 +150,7 @@ class Inbox:
                 argument=parsed.argument if parsed else "",
                 has_begun=is_started,
             )
-            await self._commit_and_enqueue(job, lanes, lane, also, new)
+            await self._commit_and_enqueue(job, lanes, lane, [*also, *record(key)], new)
         except asyncio.CancelledError:
             await self._spool.drain()
             raise
@@ -162,7 +171,10 @@ class Inbox:
                 lanes.check_room(lane)
             except LaneFull as full:
                 raise QueueFull(full.waiting) from full
-            if not is_reading and lanes.is_busy(lane):
+            # No person waits for the answer to a schedule, and it interrupts no answer to a person.
+            if inbound.scheduled is not None:
+                pass
+            elif not is_reading and lanes.is_busy(lane):
                 why_waiting = None if rules.busy is BusyMode.INTERRUPT else WAITS
             elif not is_reading and not self._has_slot():
                 why_waiting = OTHERS_FIRST
@@ -179,7 +191,7 @@ class Inbox:
             if not is_reading:
                 if why_waiting and rules.waiting_sign is WaitingSign.REACTION:
                     self._reactions.add(job.turn, inbound)
-                if rules.busy is BusyMode.INTERRUPT:
+                if rules.busy is BusyMode.INTERRUPT and inbound.scheduled is None:
                     lanes.stop(lane, INTERRUPTED)
                 if inbound.attachments:
                     self._downloads.start(job)
@@ -206,9 +218,10 @@ class Inbox:
                 job.scope,
                 agent=new.agent,
                 origin=inbound.address,
-                new=NewSession(repo=new.repo),
+                title=new.title,
+                new=NewSession(repo=new.repo, is_apart=bool(new.title)),
                 opening=opening_entries(new.repo),
-                notice=new_session_notice(self._sessions, job.scope),
+                notice="" if new.title else new_session_notice(self._sessions, job.scope),
                 is_busy=self._lanes.is_busy,
                 also=operations,
                 then=enqueue,
@@ -216,12 +229,16 @@ class Inbox:
         else:
             await self._spool.commit(*operations, scope=job.scope, on_done=enqueue)
 
-    def _choose_workplace(self, inbound: Inbound, routed: Routed, *, is_command: bool) -> "_Workplace":
+    def _choose_workplace(
+        self, inbound: Inbound, routed: Routed, *, is_command: bool, apart: ApartSession | None
+    ) -> "_Workplace":
         """Return the agent and the repository of the session that a message starts.
 
         Raises `Refused` if a coding agent answers, and the person has to choose a repository first.
         """
         role, last = role_in(self._live, inbound), self._sessions.active(routed.scope)
+        if apart is not None:
+            return _Workplace(*self._repos.workplace(routed.agent, None, role=role, agent=apart.agent), apart.title)
         try:
             return _Workplace(*self._repos.workplace(routed.agent, last, role=role))
         except Refused:

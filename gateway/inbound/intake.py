@@ -30,7 +30,7 @@ from gateway.errors import ChannelError, HeldElsewhere, NotAccepted, RateLimited
 from gateway.inbound.edits import MessageEdits
 from gateway.inbound.inbox import Inbox
 from gateway.inbound.recovery import TOO_OLD
-from gateway.job import Job
+from gateway.job import ApartSession, Job
 from gateway.metrics import Metrics
 from gateway.placement import Placement
 from gateway.repos.repositories import Repositories
@@ -205,6 +205,35 @@ class Intake:
                 if self._placement.is_used and (session := self._sessions.find(into or "")) is not None:
                     await self._placement.require_now(routed.scope, self._placement.needed_by(session))
                 job = await self._inbox.accept(inbound, routed, into=into, also=also)
+        except SpoolUnavailable as error:
+            raise NotAccepted(str(error)) from error
+        self._metrics.message_received(inbound.address, Verdict.ACCEPTED)
+        return job
+
+    async def accept_scheduled(
+        self,
+        inbound: Inbound,
+        routed: Routed,
+        apart: ApartSession | None,
+        record: Callable[[str], Sequence[Operation]],
+    ) -> Job:
+        """Accept the message of a schedule, whose rights have been checked. When this returns, it cannot be lost.
+
+        It goes into the session that is `apart`, or else into the active one of its scope. What `record` returns for
+        the key of that session is committed with it. Raises as `accept_prompt`.
+        """
+        if self._spool.shards is not None:
+            if not self._spool.shards.serves(routed.scope):
+                raise HeldElsewhere(routed.scope)
+        elif self._is_closed:
+            raise NotAccepted("The gateway is shutting down.")
+        inbound = _cleaned(inbound)
+        self._check_text(inbound)
+        try:
+            async with self.locked(routed.scope):
+                if self._placement.is_used:
+                    await self._placement.require(routed.scope, self._placement.needed(routed.agent))
+                job = await self._inbox.accept(inbound, routed, apart=apart, record=record)
         except SpoolUnavailable as error:
             raise NotAccepted(str(error)) from error
         self._metrics.message_received(inbound.address, Verdict.ACCEPTED)

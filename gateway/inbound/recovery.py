@@ -26,10 +26,11 @@ from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.reactions import WaitingReactions
 from gateway.placement import Placement
+from gateway.schedules import RunOutcomes
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, open_tool_calls
 from gateway.sessions.keys import session_key
 from gateway.sessions.session import NewSession
-from gateway.spool import InboxRow, InboxState, MoveToSession, SetInboxState, Spool, TakeFact, WrongState
+from gateway.spool import InboxRow, InboxState, MoveToSession, Operation, SetInboxState, Spool, TakeFact, WrongState
 from gateway.spool.deletion import SESSION_DELETED
 from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.approvals import Approvals
@@ -60,6 +61,7 @@ class WorkRecovery:
     placement: Placement
     reactions: WaitingReactions
     metrics: Metrics
+    run_outcomes: RunOutcomes
     max_age: timedelta
     """Messages that have waited for longer are not answered."""
     now: datetime
@@ -231,9 +233,18 @@ class WorkRecovery:
         notices = [
             replace(inbound.reply(text, session=first.number), is_failure=True) for inbound in newest_of_chat.values()
         ]
+        if first.inbound.scheduled is not None:  # `RunOutcomes` tells once that a schedule fails.
+            notices = []
         parts = self.delivery.compose_all(notices, turn=first.turn, scope=first.scope)
+        ended_runs: list[Operation] = []
+        if first.inbound.scheduled is not None:
+            how = TurnOutcome.FAILED if state is InboxState.DEAD else TurnOutcome.STOPPED
+            ended_runs, parts = await self.run_outcomes.end_runs([first.inbound], how, text)
         note = f"{text} ({self.now:%F})"
-        settled = [SetInboxState(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows]
+        settled: list[Operation] = [
+            *(SetInboxState(turn=row.turn, state=state, answered_by=first.turn, note=note) for row in rows),
+            *ended_runs,
+        ]
         # A turn that has started gets an end in the transcript. Commands have no turn there, except /retry.
         parsed = parse_message(first.inbound)
         is_turn = not isinstance(parsed, ParsedCommand) or parsed.command is RETRY

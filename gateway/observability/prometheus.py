@@ -15,7 +15,7 @@ from gateway.http.responses import HttpError
 from gateway.metrics import DEAD, DELIVERED, Histogram, Metrics
 from gateway.observability.status import GatewayStatus, StatusReport
 from gateway.sessions import TurnOutcome
-from gateway.spool import InboxState, OutboxState
+from gateway.spool import InboxState, OutboxState, RunState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -118,6 +118,19 @@ def families(metrics: Metrics, report: StatusReport) -> Iterator[Family]:
         ("channel", "outcome"),
     )
     yield counter("gatehouse_commands_total", "Commands that ran.", metrics.commands, ("channel", "command"))
+    ended = [state for state in RunState if state is not RunState.RUNNING]
+    yield counter(
+        "gatehouse_schedule_runs_total",
+        "Runs of schedules by how they went.",
+        {**{(state,): 0 for state in ended}, **metrics.schedule_runs},
+        ("outcome",),
+    )
+    yield gauge(
+        "gatehouse_schedules",
+        "Schedules by state. Failing ones are active.",
+        {(state,): number for state, number in sorted(report.schedules.items())},
+        ("state",),
+    )
     yield counter(
         "gatehouse_replies_total",
         "Parts of replies that were delivered or given up.",

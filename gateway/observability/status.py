@@ -144,6 +144,8 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many programs of each coding agent run."""
     storage: StorageReport | None = None
     """None for an older daemon."""
+    schedules: dict[str, int] = {}
+    """How many there are `active`, `paused` and `failing`, which are active as well. Empty if the spool is stuck."""
     cluster: "ClusterReport | None" = None
     """None without a cluster."""
     archiving: ArchivingReport | None = None
@@ -296,10 +298,12 @@ class GatewayStatus:
 
     async def report(self) -> StatusReport:
         stats: Stats | None = None
+        schedules: dict[str, int] = {}
         archiving: ArchivingReport | None = None
         with suppress(TimeoutError, SpoolUnavailable, SpoolBroken):
             async with asyncio.timeout(SPOOL_TIMEOUT):
                 stats = await self.spool.stats()
+                schedules = await self.spool.schedule_counts()
                 archiving = await self.memory_archiver().report()
         health, times = self.health(), os.times()
         return StatusReport(
@@ -351,6 +355,7 @@ class GatewayStatus:
             ),
             spool_busy_seconds=round(self.spool.busy_for(), 3),
             spool_transactions=self.spool.transactions,
+            schedules=schedules,
             cluster=self.cluster(),
             archiving=archiving,
             storage=StorageReport(

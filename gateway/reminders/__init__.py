@@ -1,6 +1,6 @@
 """Reminders: texts that are sent to a chat later, once or repeatedly. See `docs/behaviour.md`."""
 
 from gateway.reminders.reminders import Reminders
-from gateway.reminders.scheduler import ReminderScheduler
+from gateway.reminders.timetable import ReminderTimetable
 
-__all__ = ["ReminderScheduler", "Reminders"]
+__all__ = ["ReminderTimetable", "Reminders"]

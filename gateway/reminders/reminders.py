@@ -13,7 +13,7 @@ from gateway.access.rules import Live, are_same_person
 from gateway.contract import Inbound
 from gateway.errors import Refused
 from gateway.job import Job
-from gateway.reminders.schedule import format_time, parse_due_time
+from gateway.scheduler.recurrence import format_time, parse_due_time
 from gateway.spool import AddReminder, ReminderContent, ReminderRow, Spool, SpoolUnavailable, TooMany
 from gateway.text import clean
 
@@ -25,12 +25,13 @@ MAX_CHARS = 1_000
 
 
 class Reminders:
-    def __init__(self, live: Live, spool: Spool, *, now: Callable[[], datetime]) -> None:
+    """`changed` wakes the scheduler when a reminder was added, because it may be the next one that is due."""
+
+    def __init__(self, live: Live, spool: Spool, changed: asyncio.Event, *, now: Callable[[], datetime]) -> None:
         self._live = live
         self._spool = spool
         self._now = now
-        self.changed = asyncio.Event()
-        """Set when a reminder was added, because it may be the next one that is due."""
+        self._changed = changed
 
     @property
     def zone(self) -> tzinfo:
@@ -63,7 +64,7 @@ class Reminders:
             raise Refused("there are too many reminders. Cancel some with /reminders") from full
         except SpoolUnavailable as error:
             raise Refused("nothing can be stored at the moment. Try again later") from error
-        self.changed.set()
+        self._changed.set()
         log.info("reminder_added", reminder=reminder.id, cron=reminder.cron)
         name = "The reminder"
         with suppress(SpoolUnavailable):  # The reminder is stored, even if its number cannot be read.

@@ -47,6 +47,10 @@ class Page:
     charset: str | None
     body: bytes
     is_cut: bool
+    etag: str = ""
+    """The version of the content, as the server names it."""
+    is_unchanged: bool = False
+    """The content still has the version that was asked about, so there is no body."""
 
 
 async def fetch(
@@ -54,15 +58,18 @@ async def fetch(
     *,
     max_bytes: int,
     max_document_bytes: int = 0,
+    etag: str = "",
     is_allowed: Callable[[IpAddress], bool] = is_allowed,
     resolver: AbstractResolver | None = None,
 ) -> Page:
     """Get `url` and follow redirects. Raises `FetchFailed` with a sentence. The caller sets the deadline.
 
-    A document may have `max_document_bytes`, if that is more than `max_bytes`: only whole ones can be read.
+    A document may have `max_document_bytes`, if that is more than `max_bytes`: only whole ones can be read. With an
+    `etag`, the server need not send the content again if it has this version.
     """
     target = parse_url(url)
-    async with open_session(is_allowed, resolver, _HEADERS) as session:
+    headers = {**_HEADERS, "If-None-Match": etag} if etag else _HEADERS
+    async with open_session(is_allowed, resolver, headers) as session:
         for _ in range(_MAX_REDIRECTS + 1):
             found = await _get(session, target, max_bytes, max_document_bytes)
             if isinstance(found, Page):
@@ -132,6 +139,8 @@ async def _get(session: aiohttp.ClientSession, target: URL, max_bytes: int, max_
                 charset=response.charset,
                 body=body,
                 is_cut=is_cut,
+                etag=response.headers.get("ETag", ""),
+                is_unchanged=response.status == 304,  # noqa: PLR2004 - Not Modified.
             )
     except aiohttp.ClientConnectorDNSError as error:
         raise FetchFailed(f"There is no host {target.host}.") from error

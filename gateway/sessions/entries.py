@@ -116,6 +116,8 @@ class User(Entry, frozen=True, kw_only=True, tag="user"):
     content: str
     sender: str = ""
     sender_name: str = ""
+    schedule: str = ""
+    """The name of the schedule that this message comes from. Then no person has written it: the sender has made it."""
     event_id: str | None = None
     attachments: tuple[Attached, ...] = ()
 

@@ -307,7 +307,7 @@ def to_messages(entries: Iterable[Entry]) -> list[Message]:
 
 
 def _user_message(entry: e.User, *, has_failed: bool) -> UserMessage:
-    message = UserMessage(text=entry.content, sender=entry.sender_name, sender_id=entry.sender)
+    message = UserMessage(text=entry.content, sender=entry.sender_name, sender_id=entry.sender, schedule=entry.schedule)
     if not entry.attachments:
         return message
     images = [file for file in entry.attachments if file.kind == "image" and file.ref]

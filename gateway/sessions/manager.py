@@ -42,9 +42,10 @@ from gateway.sessions.retention import (
     never_busy,
     no_files,
     no_operations,
+    surplus_apart,
     surplus_sessions,
 )
-from gateway.sessions.session import NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
+from gateway.sessions.session import APART, NewSession, Session, SessionEnded, SessionMeta, meta_of, new_header
 from gateway.sessions.shared_directory import SharedDirectory
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.archive import ArchivedSession
@@ -308,19 +309,21 @@ class SessionManager:
         then: Then | None = None,
         copies: Sequence[ArchivedCopy] | None = None,
     ) -> SessionMeta:
-        """Start a session and make it the active one. Archive the surplus of the scope, except sessions that are busy.
+        """Start a session and make it the active one, unless it `is_apart`. Archive the surplus, except busy sessions.
 
         `notice` is a sentence that the first reply begins with: why the session was started. `opening` are entries that
         it starts with. `copies` has the result of `copy_surplus`, if the caller needed to know it. `then` is called
         after the commit, even if the caller was cancelled. If the commit fails, nothing has happened.
         """
         if copies is None:
-            copies = await self.copy_surplus(scope, is_busy=is_busy)
+            copies = await self.copy_surplus(scope, is_busy=is_busy, is_apart=new.is_apart)
         found = self._store.index[scope]
-        number, epoch = found.highest_number + 1, found.epoch + 1
+        number, epoch = found.highest_number + 1, APART if new.is_apart else found.epoch + 1
         key = session_key(scope, number)
         header = new_header(scope, number, self._clock(), agent=agent, origin=origin, epoch=epoch, new=new)
-        first: builtins.list[Entry] = [header, e.Activated(key=key, epoch=epoch, highest_number=number)]
+        first: builtins.list[Entry] = [header]
+        if not new.is_apart:
+            first.append(e.Activated(key=key, epoch=epoch, highest_number=number))
         if title and title.strip():
             first.append(e.Title(value=title))
         self._store.cache.notices.pop(key, None)
@@ -329,18 +332,25 @@ class SessionManager:
             # Before the commit, because `then` may start the turn that shows it.
             self._store.cache.notices[key] = notice
         first += opening
-        also = [*also, *self._retention.operations(found.active_session_key, Leaving.ROTATED)]
+        if not new.is_apart:
+            also = [*also, *self._retention.operations(found.active_session_key, Leaving.ROTATED)]
         state = await self.archive.start_new(key, first, copies, also, then)
-        self.lost.pop(scope, None)
-        await self._retention.leave(found.active_session_key, Leaving.ROTATED)
+        if not new.is_apart:
+            self.lost.pop(scope, None)
+            await self._retention.leave(found.active_session_key, Leaving.ROTATED)
         limit = self.settings.backlog_limit
         await self._retention.delete_empty(surplus_sessions(self._store.index[scope], limit, is_busy).empty)
         return meta_of(key, state)
 
-    async def copy_surplus(self, scope: str, *, is_busy: IsBusy = never_busy) -> builtins.list[ArchivedCopy]:
+    async def copy_surplus(
+        self, scope: str, *, is_busy: IsBusy = never_busy, is_apart: bool = False
+    ) -> builtins.list[ArchivedCopy]:
         """Copy the sessions to the archive that a new session of the scope displaces. They move with its start."""
-        limit = self.settings.backlog_limit
-        return await self._retention.copy(surplus_sessions(self._store.index[scope], limit, is_busy, is_replaced=True))
+        found, limit = self._store.index[scope], self.settings.backlog_limit
+        surplus = (
+            surplus_apart(found, is_busy) if is_apart else surplus_sessions(found, limit, is_busy, is_replaced=True)
+        )
+        return await self._retention.copy(surplus)
 
     async def resume(self, scope: str, number: int, *, also: Sequence[Operation] = ()) -> SessionMeta:
         """Make session `number` the active one. Raises `Refused` if the scope has no session of that number.

@@ -23,7 +23,7 @@ from gateway.sessions import index
 from gateway.sessions.entries import Checkpoint
 from gateway.sessions.index import EncodedScope, Scope, newest_first
 from gateway.sessions.keys import file_name, parse_key
-from gateway.sessions.session import advance, fold, with_identity
+from gateway.sessions.session import APART, advance, fold, with_identity
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage import transcript
 from gateway.sessions.storage.archive import folder_of
@@ -247,7 +247,8 @@ def group_by_scope(
         numbers = archived.get(name, [])
         # The session that was activated last is the active one. The index is trusted only if no transcript has a
         # later epoch. If the active session is lost, none is active, and the next message starts a new one.
-        latest = max(found.items(), key=lambda item: item[1].epoch, default=None)
+        used = [item for item in found.items() if item[1].epoch != APART]
+        latest = max(used, key=lambda item: item[1].epoch, default=None)
         active = latest[0] if latest else None
         if before is not None and (latest is None or latest[1].epoch <= before.epoch):
             if before.active_session_key is None or before.active_session_key in lost:

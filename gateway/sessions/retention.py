@@ -23,7 +23,7 @@ from gateway.sessions import session
 from gateway.sessions.archiver import ArchivedCopy, Archiver, LeavingOperations
 from gateway.sessions.index import Scope
 from gateway.sessions.keys import parse_key
-from gateway.sessions.session import SessionMeta, meta_of
+from gateway.sessions.session import APART, SessionMeta, meta_of
 from gateway.sessions.state import SessionState, SessionStatus
 from gateway.sessions.storage.codec import NewerTranscript, UnreadableTranscript
 from gateway.sessions.store import SessionStore, Then
@@ -32,6 +32,9 @@ from gateway.spool import DeleteSession, Operation, SpoolUnavailable
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 SCOPES_PER_SWEEP = 2000
+
+# Sessions of schedules that a scope may have.
+MAX_APART = 100
 
 # Scopes that a sweep looks at before it lets other tasks run.
 SCOPES_PER_STEP = 50
@@ -105,21 +108,28 @@ def surplus_sessions(
 ) -> Surplus:
     """Return the sessions beyond `limit`, except the active one and those with a turn.
 
-    Empty sessions go first. They do not count, so they never displace another one. If the active session `is_replaced`
-    by a new one, that one counts instead. `restored` is a session that comes back from the archive.
+    Those that are apart have a limit of their own. Empty sessions go first. They do not count, so they never displace
+    another one. If the active session `is_replaced` by a new one, that one counts instead. `restored` is a session that
+    comes back from the archive.
     """
     limit = max(limit, 1)
     kept = None if is_replaced else scope.active_session_key
     # The epoch grows with each activation, so it tells which session was used last, without a clock.
-    free = sorted(
-        (key for key in scope.sessions if key != kept and not is_busy(key)), key=lambda key: scope.sessions[key].epoch
-    )
-    empty = [key for key in free if is_empty(scope.sessions[key])]
-    full = [key for key in free if not is_empty(scope.sessions[key])]
-    total = len(scope.sessions) + is_replaced + (restored is not None)
-    full_total = sum(not is_empty(state) for state in scope.sessions.values())
+    used = {key: state for key, state in scope.sessions.items() if state.epoch != APART}
+    free = sorted((key for key in used if key != kept and not is_busy(key)), key=lambda key: used[key].epoch)
+    empty = [key for key in free if is_empty(used[key])]
+    full = [key for key in free if not is_empty(used[key])]
+    total = len(used) + is_replaced + (restored is not None)
+    full_total = sum(not is_empty(state) for state in used.values())
     full_total += restored is not None and not is_empty(restored)
     return Surplus(empty[: max(0, total - limit)], full[: max(0, full_total - limit)])
+
+
+def surplus_apart(scope: Scope, is_busy: IsBusy) -> Surplus:
+    """Return the sessions of schedules that a new one displaces, those that were not used for longest."""
+    apart = [key for key, state in scope.sessions.items() if state.epoch == APART]
+    free = sorted((key for key in apart if not is_busy(key)), key=lambda key: scope.sessions[key].last_accessed)
+    return Surplus([], free[: max(0, len(apart) + 1 - MAX_APART)])
 
 
 def expired_sessions(scope: Scope, settings: SessionSettings, now: datetime, is_busy: IsBusy) -> list[str]:

@@ -59,6 +59,12 @@ class NewSession(Struct, frozen=True, kw_only=True):
     id: str = ""
     repo: str = ""
     created_by: str = ""
+    is_apart: bool = False
+    """It does not become the active session of its scope, and has never been: it belongs to a schedule."""
+
+
+APART = -1
+"""The epoch of a session that has never been the active one of its scope."""
 
 
 def new_header(

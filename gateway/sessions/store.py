@@ -144,7 +144,7 @@ class SessionStore:
     async def create(
         self, key: str, entries: Sequence[Entry], also: Sequence[Operation] = (), then: Then | None = None
     ) -> SessionState:
-        """Write the first entries of a session, which becomes the active one of its scope."""
+        """Write the first entries of a session, which becomes the active one of its scope, unless it is apart."""
         self.require_recovery()
         self._require_room()
         stamped, lines = self._stamp(entries, after=0)
@@ -303,13 +303,16 @@ class SessionStore:
             # The transcript may be the only one with the highest number and the latest activation. Write both to
             # another session, so that no number is used twice even if the index is lost.
             left = before.without(key)
-            successor = left.active_session_key or next(iter(left.ordered_sessions), None)
+            used = [each for each in left.ordered_sessions if left.sessions[each].epoch != session.APART]
+            # One of a schedule keeps the number, and does not become the active session.
+            successor = left.active_session_key or next(iter(used or left.ordered_sessions), None)
+            epoch = left.epoch + 1 if used else session.APART
             if successor is not None:
                 has_number = max(state.highest_number for state in left.sessions.values()) >= left.highest_number
-                if not has_number or before.active_session_key not in (successor, None):
-                    entry = e.Activated(key=successor, epoch=left.epoch + 1, highest_number=left.highest_number)
+                if not has_number or (used and before.active_session_key not in (successor, None)):
+                    entry = e.Activated(key=successor, epoch=epoch, highest_number=left.highest_number)
                     try:
-                        await self._append(successor, lambda: [entry], operations, then, is_active=True)
+                        await self._append(successor, lambda: [entry], operations, then, is_active=bool(used))
                     except Refused as refusal:
                         log.warning("highest_number_not_persisted", session=successor, reason=str(refusal))
                     else:
@@ -323,7 +326,7 @@ class SessionStore:
         """Put entries into memory. Return False if the session was deleted in the meantime."""
         if created is not None:
             # A new session is whole in the cache, so its first turns read nothing from the disk.
-            self.index.update(key, created, is_active=True)
+            self.index.update(key, created, is_active=created.epoch != session.APART)
             self.cache.put(key, stamped, size)
             return True
         if self.index.find(key) is None:

@@ -24,6 +24,14 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "facts": ("name", "value"),
     "usage": ("day", "person", "model", "input_tokens", "cached_tokens", "output_tokens", "cost_micros"),
     "reminders": (*("id", "scope", "number", "due_at", "cron", "rung_for", "rings", "failures", "over_at", "about"),),
+    "schedules": (
+        *("id", "scope", "number", "state", "due_at", "planned_at", "ran_for", "is_forced", "runs", "failures"),
+        *("session", "seen", "note", "spent_day", "spent_tokens", "spent_micros", "over_at", "about"),
+    ),
+    "schedule_runs": (
+        *("schedule", "number", "state", "planned_at", "started_at", "ended_at", "times"),
+        *("session", "note", "tokens", "cost_micros"),
+    ),
     "deletions": ("session", "outbox_id", "is_purged"),
 }
 """The tables that every engine has, with their columns. The journal exists only where transcripts are files."""

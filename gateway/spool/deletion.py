@@ -62,6 +62,8 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
         )
         prefix = grants_of_session(self.session)
         connection.execute("DELETE FROM facts WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
+        # The next run of a schedule that wrote into the session starts another one.
+        rename_in_schedules(connection, self.session, "", scope=self.scope)
         connection.execute(
             f"UPDATE inbox SET note = ? WHERE session = ? AND state IN ({quoted(INBOX_OPEN)})",  # noqa: S608 - constants only
             (SESSION_DELETED, self.session),
@@ -112,6 +114,16 @@ class DeleteSession(Operation, frozen=True, kw_only=True):
                 erased.append((encode(without_text(message)), row))
         connection.executemany("UPDATE outbox SET message = ?, reason = '' WHERE id = ?", erased)
         connection.executemany("DELETE FROM outbox WHERE id = ?", deleted)
+
+
+def rename_in_schedules(connection: Connection, session: str, to: str, *, scope: str) -> None:
+    """Give a session another key in the schedules of its scope, and in the list of their runs. Empty: it is gone."""
+    connection.execute("UPDATE schedules SET session = ? WHERE scope = ? AND session = ?", (to, scope, session))
+    connection.execute(
+        "UPDATE schedule_runs SET session = ? WHERE schedule IN (SELECT id FROM schedules WHERE scope = ?) "
+        "AND session = ?",
+        (to, scope, session),
+    )
 
 
 def without_text(message: Outbound) -> Outbound:

@@ -33,6 +33,10 @@ class Conflict(CommitRefused):
     pass
 
 
+class NumberTaken(CommitRefused):
+    """The number of a new row belongs to another one."""
+
+
 class TooMany(CommitRefused):
     pass
 

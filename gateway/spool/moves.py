@@ -1,10 +1,10 @@
 """Operations that bind rows of the spool to another session or scope."""
 
 from gateway.database.connection import Connection
-from gateway.spool.deletion import grants_of_session
+from gateway.spool.deletion import grants_of_session, rename_in_schedules
 from gateway.spool.errors import WrongState
 from gateway.spool.operations import Operation, quoted
-from gateway.spool.rows import INBOX_OPEN
+from gateway.spool.rows import CONFIGURED, INBOX_OPEN
 
 _MOVE_TO_SESSION = (
     "UPDATE inbox SET session = ?, number = ?, state = 'received', answered_by = NULL "  # noqa: S608 - constants only
@@ -40,6 +40,7 @@ class MoveRows(Operation, frozen=True, kw_only=True):
         )
         if self.session == self.to:
             return
+        rename_in_schedules(connection, self.session, self.to, scope=self.session.partition("#")[0])
         old, new = grants_of_session(self.session), grants_of_session(self.to)
         moved = (new, len(old) + 1, len(old), old)
         connection.execute(
@@ -49,17 +50,24 @@ class MoveRows(Operation, frozen=True, kw_only=True):
         connection.execute("UPDATE facts SET name = ? || substr(name, ?) WHERE substr(name, 1, ?) = ?", moved)
 
 
-class MoveReminders(Operation, frozen=True, kw_only=True):
-    """Let the reminders of a scope follow its sessions to the scope `to`, behind the numbers that exist there."""
+class MoveTimetables(Operation, frozen=True, kw_only=True):
+    """Let the reminders and schedules of a scope follow its sessions to the scope `to`, behind the numbers there.
+
+    Those of the settings stay: their scope follows from their chat.
+    """
 
     scope: str
     to: str
 
     def apply(self, connection: Connection) -> None:
-        found = connection.execute("SELECT id FROM reminders WHERE scope = ? ORDER BY number", (self.scope,)).fetchall()
-        for (reminder,) in found:
-            connection.execute(
-                "UPDATE reminders SET scope = ?, number = "
-                "(SELECT coalesce(max(number), 0) + 1 FROM reminders WHERE scope = ?) WHERE id = ?",
-                (self.to, self.to, reminder),
-            )
+        for table in ("reminders", "schedules"):
+            found = connection.execute(
+                f"SELECT id FROM {table} WHERE scope = ? AND substr(id, 1, ?) <> ? ORDER BY number",  # noqa: S608 - constants only
+                (self.scope, len(CONFIGURED), CONFIGURED),
+            ).fetchall()
+            for (name,) in found:
+                connection.execute(
+                    f"UPDATE {table} SET scope = ?, number = "  # noqa: S608 - constants only
+                    f"(SELECT coalesce(max(number), 0) + 1 FROM {table} WHERE scope = ?) WHERE id = ?",
+                    (self.to, self.to, name),
+                )

@@ -51,7 +51,7 @@ _CLOSE_TIMEOUT = 10.0
 _FIRST_DELAY, _MAX_DELAY = 0.1, 5.0
 _TRIES = 5
 
-_TABLES = "inbox, outbox, drafts, facts, reminders, deletions, session, entry"
+_TABLES = "inbox, outbox, drafts, facts, reminders, schedules, schedule_runs, deletions, session, entry"
 _SIZE = "SELECT coalesce(sum(pg_total_relation_size(to_regclass(name))), 0)::bigint FROM unnest(?::text[]) AS name"
 
 _LOCK_USAGE = """

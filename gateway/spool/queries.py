@@ -20,6 +20,10 @@ from gateway.spool.rows import (
     OutboxState,
     RecoveredWork,
     ReminderRow,
+    RunState,
+    ScheduleRow,
+    ScheduleRun,
+    ScheduleState,
     SpoolListing,
     Stats,
     UsageTotal,
@@ -28,6 +32,7 @@ from gateway.spool.rows import (
     decode_outbound,
     decode_receipt,
     decode_reminder,
+    decode_schedule,
     from_micros,
     to_micros,
 )
@@ -56,6 +61,27 @@ _REMINDERS = """
     (SELECT state FROM outbox WHERE key = 'remind-' || reminders.id || '-' || rings), about
     FROM reminders WHERE due_at IS NOT NULL
 """
+# The events are `run_event` of a run. The answer of a turn has the key of the turn.
+_SCHEDULES = f"""
+    SELECT id, scope, number, state, due_at, planned_at, ran_for, is_forced, runs, failures, session, seen, note,
+    spent_day, spent_tokens, spent_micros,
+    (SELECT outbox.state FROM outbox WHERE outbox.key = coalesce(
+        (SELECT turn FROM inbox WHERE event_id = 'schedule-' || schedules.id || '-' || runs ORDER BY id DESC LIMIT 1),
+        'schedule-' || schedules.id || '-' || runs
+    )),
+    (SELECT count(*) FROM schedule_runs JOIN inbox ON event_id = 'schedule-' || schedule || '-' || schedule_runs.number
+        WHERE schedule = schedules.id AND schedule_runs.state = 'running'
+        AND inbox.state IN ({quoted(INBOX_OPEN)})),
+    about FROM schedules
+"""  # noqa: S608 - constants only
+# A message of a run that was dropped, such as with its session, ends the run as well.
+_SCHEDULE_RUNS = f"""
+    SELECT number, CASE WHEN state = 'running' AND NOT EXISTS (
+        SELECT 1 FROM inbox WHERE event_id = 'schedule-' || schedule || '-' || schedule_runs.number
+        AND inbox.state IN ({quoted(INBOX_OPEN)})
+    ) THEN 'stopped' ELSE state END,
+    planned_at, started_at, ended_at, times, session, note, tokens, cost_micros FROM schedule_runs
+"""  # noqa: S608 - constants only
 
 
 _OPEN_INBOX = f"{_INBOX} WHERE {_UNANSWERED} AND state IN ({quoted(INBOX_OPEN)})"
@@ -294,6 +320,87 @@ def next_reminder(shards: Sequence[int] | None, connection: Connection) -> datet
     return None if micros is None else from_micros(micros)
 
 
+def schedules(
+    connection: Connection, *, scope: str = "", ended: bool = False, after: str = "", limit: int = 0
+) -> list[ScheduleRow]:
+    """Return schedules by id, those behind `after`: all, or those of a scope."""
+    conditions = ["id > ?", *([] if ended else ["over_at IS NULL"]), *(["scope = ?"] if scope else [])]
+    values = [after, *([scope] if scope else []), *([limit] if limit else [])]
+    statement = f"{_SCHEDULES} WHERE {' AND '.join(conditions)} ORDER BY id {'LIMIT ?' if limit else ''}"
+    return _readable_schedules(connection, connection.execute(statement, values).fetchall())
+
+
+def schedules_of_shards(
+    shards: Sequence[int] | None, after: str, limit: int, connection: Connection
+) -> list[ScheduleRow]:
+    """Return the schedules of this node behind the id `after` that have not ended."""
+    condition, values = ("", ()) if shards is None else (_OF_SHARDS, (shards,))
+    found = connection.execute(
+        f"{_SCHEDULES} WHERE over_at IS NULL AND id > ? {condition} ORDER BY id LIMIT ?", (after, *values, limit)
+    )
+    return _readable_schedules(connection, found.fetchall())
+
+
+def find_schedule(name: str, connection: Connection) -> ScheduleRow | None:
+    """Return a schedule in any state."""
+    rows = _readable_schedules(connection, connection.execute(f"{_SCHEDULES} WHERE id = ?", (name,)).fetchall())
+    return rows[0] if rows else None
+
+
+def due_schedules(
+    now: datetime, limit: int, excluded: Sequence[str], shards: Sequence[int] | None, connection: Connection
+) -> list[ScheduleRow]:
+    condition, values = _due_condition(excluded, shards)
+    due = f"{_SCHEDULES} WHERE due_at IS NOT NULL AND due_at <= ? {condition} ORDER BY due_at LIMIT ?"
+    while rows := connection.execute(due, (to_micros(now), *values, limit)).fetchall():
+        if readable := _readable_schedules(connection, rows):
+            return readable
+    return []
+
+
+def next_schedule(excluded: Sequence[str], shards: Sequence[int] | None, connection: Connection) -> datetime | None:
+    condition, values = _due_condition(excluded, shards)
+    first = f"SELECT min(due_at) FROM schedules WHERE due_at IS NOT NULL {condition}"  # noqa: S608 - constants only
+    (micros,) = connection.execute(first, values).fetchone()
+    return None if micros is None else from_micros(micros)
+
+
+def _due_condition(excluded: Sequence[str], shards: Sequence[int] | None) -> tuple[str, tuple[object, ...]]:
+    marks = f"AND id NOT IN ({', '.join('?' * len(excluded))})" if excluded else ""
+    return (marks, (*excluded,)) if shards is None else (f"{marks} {_OF_SHARDS}", (*excluded, shards))
+
+
+def schedule_runs(name: str, limit: int, connection: Connection) -> list[ScheduleRun]:
+    """Return the newest runs of a schedule, the newest first."""
+    found = connection.execute(f"{_SCHEDULE_RUNS} WHERE schedule = ? ORDER BY number DESC LIMIT ?", (name, limit))
+    return [
+        ScheduleRun(
+            number=number,
+            state=RunState(state),
+            planned_at=from_micros(planned_at),
+            started_at=from_micros(started_at),
+            ended_at=None if ended_at is None else from_micros(ended_at),
+            times=times,
+            session=session,
+            note=note,
+            tokens=tokens,
+            cost_micros=cost_micros,
+        )
+        for (*(number, state, planned_at, started_at, ended_at, times, session, note, tokens, cost_micros),) in found
+    ]
+
+
+def schedule_counts(connection: Connection) -> dict[str, int]:
+    """Return how many schedules there are by state, and as `failing` those whose last run has failed."""
+    found = dict(
+        connection.execute("SELECT state, count(*) FROM schedules WHERE over_at IS NULL GROUP BY state").fetchall()
+    )
+    (failing,) = connection.execute(
+        "SELECT count(*) FROM schedules WHERE over_at IS NULL AND state = 'active' AND failures > 0"
+    ).fetchone()
+    return {"active": found.get("active", 0), "paused": found.get("paused", 0), "failing": failing}
+
+
 def stats(connection: Connection, *, seen: int, file_bytes: int) -> Stats:
     inbox = connection.execute(f"SELECT state, count(*) FROM inbox WHERE {_UNANSWERED} GROUP BY state")  # noqa: S608 - constants only
     outbox = connection.execute(f"SELECT state, count(*) FROM outbox WHERE {_UNDELIVERED} GROUP BY state")  # noqa: S608 - constants only
@@ -371,4 +478,39 @@ def _readable_reminders(connection: Connection, rows: Iterable[Columns]) -> list
             connection.execute("UPDATE reminders SET due_at = NULL, over_at = due_at WHERE id = ?", (name,))
         else:
             good.append(reminder)
+    return good
+
+
+def _readable_schedules(connection: Connection, rows: Iterable[Columns]) -> list[ScheduleRow]:
+    """Return the rows that this version can read. Pause the others: they would stay due for ever."""
+    good: list[ScheduleRow] = []
+    for row in rows:
+        name, scope, number, state, due_at, planned_at, ran_for, is_forced, runs, failures, session, *rest = row
+        seen, note, spent_day, spent_tokens, spent_micros, outbox_state, running, about = rest
+        try:
+            schedule = ScheduleRow(
+                id=name,
+                scope=scope,
+                number=number,
+                state=ScheduleState(state),
+                due_at=None if due_at is None else from_micros(due_at),
+                planned_at=None if planned_at is None else from_micros(planned_at),
+                ran_for=None if ran_for is None else from_micros(ran_for),
+                is_forced=bool(is_forced),
+                runs=runs,
+                failures=failures,
+                session=session,
+                seen=seen,
+                note=note,
+                spent_day=spent_day,
+                spent_tokens=spent_tokens,
+                spent_micros=spent_micros,
+                last_delivery=None if outbox_state is None else OutboxState(outbox_state),
+                is_running=bool(running),
+                about=decode_schedule(about),
+            )
+        except (msgspec.DecodeError, ValueError):
+            connection.execute("UPDATE schedules SET due_at = NULL, state = 'paused' WHERE id = ?", (name,))
+        else:
+            good.append(schedule)
     return good

@@ -22,6 +22,9 @@ USAGE_KEPT = timedelta(days=35)
 USAGE_LIMIT = 100_000
 """Above this number of rows the oldest days are deleted earlier, but never the newest day: its limits apply."""
 
+SCHEDULES_KEPT = timedelta(days=7)
+"""For how long the history of a schedule can be read that has ended."""
+
 Step = Callable[[Connection], bool]
 """Does a bounded part of the work. Returns whether there may be more."""
 
@@ -85,6 +88,16 @@ _USAGE = """
 _REMINDERS = """
     DELETE FROM reminders WHERE id IN (SELECT id FROM reminders WHERE over_at < :horizon LIMIT :chunk)
 """
+# The runs of a schedule go before it.
+_SCHEDULE_RUNS = """
+    DELETE FROM schedule_runs WHERE (schedule, number) IN (
+        SELECT schedule_runs.schedule, schedule_runs.number FROM schedules
+        JOIN schedule_runs ON schedule_runs.schedule = schedules.id WHERE over_at < :horizon LIMIT :chunk
+    )
+"""
+_SCHEDULES = """
+    DELETE FROM schedules WHERE id IN (SELECT id FROM schedules WHERE over_at < :horizon LIMIT :chunk)
+"""
 
 
 def steps(now: datetime, *, keep: timedelta, max_seen: int) -> Iterator[Step]:
@@ -102,6 +115,9 @@ def steps(now: datetime, *, keep: timedelta, max_seen: int) -> Iterator[Step]:
     yield partial(_delete, _DRAFTS, {"horizon": horizon})
     yield partial(_delete, _USAGE, {"horizon": usage_horizon, "limit": USAGE_LIMIT})
     yield partial(_delete, _REMINDERS, {"horizon": horizon})
+    schedules_horizon = to_micros(now - max(keep, SCHEDULES_KEPT))
+    yield partial(_delete, _SCHEDULE_RUNS, {"horizon": schedules_horizon})
+    yield partial(_delete, _SCHEDULES, {"horizon": schedules_horizon})
 
 
 def _delete(statement: str, values: Mapping[str, object], connection: Connection) -> bool:

@@ -64,6 +64,29 @@ OUTBOX_MOVES: Mapping[OutboxState, frozenset[OutboxState]] = {
     OutboxState.DEAD: frozenset({OutboxState.PENDING}),
 }
 
+
+class ScheduleState(StrEnum):
+    ACTIVE = "active"
+    PAUSED = "paused"
+    ENDED = "ended"
+    """It has no next time, or the settings have it no more."""
+    DELETED = "deleted"
+
+
+class RunState(StrEnum):
+    """How one run of a schedule went."""
+
+    RUNNING = "running"
+    DONE = "done"
+    DELIVERED = "delivered"
+    """A text was put into the outbox, without a model."""
+    UNCHANGED = "unchanged"
+    """The check has found nothing to do."""
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
 INBOX_OPEN = frozenset({InboxState.RECEIVED, InboxState.RUNNING, InboxState.WAITING})
 OUTBOX_OPEN = frozenset({OutboxState.PENDING, OutboxState.SENDING})
 
@@ -90,7 +113,60 @@ class ReminderContent(Struct, frozen=True, kw_only=True):
     guild: str | None = None
 
 
+class Recurrence(Struct, frozen=True, kw_only=True):
+    """When something happens: by a cron line, every so many seconds from `start` on, or once `at` a time."""
+
+    cron: str = ""
+    every: float = 0.0
+    start: datetime | None = None
+    at: datetime | None = None
+    zone: str = ""
+    """The time zone of the cron line. Empty: that of the settings."""
+
+
+class ScheduleCheck(Struct, frozen=True, kw_only=True):
+    """What is looked at before a run: a command in the sandbox, or an address of the web.
+
+    A command that exits with 0 lets the run go on, and one that exits with 1 does not. With `on_change`, its output has
+    to differ from that of the last time, as the content of an address always has to.
+    """
+
+    command: str = ""
+    url: str = ""
+    pointer: str = ""
+    """Only this part of the JSON at the address counts."""
+    on_change: bool = False
+    quotes: bool = True
+    """Whether the model reads the output."""
+
+
+class ScheduleContent(Struct, frozen=True, kw_only=True):
+    """What a schedule does, in which chat, and for whom."""
+
+    address: Address
+    maker: Sender
+    """The person or program that has made it. Its rights hold at each run."""
+    prompt: str
+    when: Recurrence
+    created_at: datetime
+    guild: str | None = None
+    agent: str = ""
+    """Empty: the agent of the chat."""
+    is_apart: bool = True
+    """It has a session of its own. Otherwise it writes into the active session of the chat."""
+    is_skipped_if_missed: bool = False
+    jitter: float = 0.0
+    """Seconds by which a run may be late, so that not all schedules run at the same moment."""
+    delivers: bool = False
+    """The text, or the output of the check, goes to the chat as it is. No model is asked."""
+    check: ScheduleCheck | None = None
+    tokens_per_run: int = 0
+    tokens_per_day: int = 0
+    cost_per_day: float = 0.0
+
+
 decode_reminder = msgspec.json.Decoder(ReminderContent).decode
+decode_schedule = msgspec.json.Decoder(ScheduleContent).decode
 decode_inbound = msgspec.json.Decoder(Inbound).decode
 decode_outbound = msgspec.json.Decoder(Outbound).decode
 decode_receipt = msgspec.json.Decoder(Receipt).decode
@@ -104,6 +180,11 @@ def to_micros(at: datetime) -> int:
 
 def from_micros(micros: int) -> datetime:
     return _EPOCH + micros * _MICROSECOND
+
+
+def utc_day(now: datetime) -> str:
+    """Return the day to which usage belongs, as YYYY-MM-DD."""
+    return now.astimezone(UTC).date().isoformat()
 
 
 class InboxRow(Struct, frozen=True, kw_only=True):
@@ -168,6 +249,63 @@ class ReminderRow(Struct, frozen=True, kw_only=True):
     def next_key(self) -> str:
         """The outbox key of its next message. It is the same for every attempt."""
         return f"remind-{self.id}-{self.times_sent + 1}"
+
+
+CONFIGURED = "config-"
+"""Begins the id of a schedule of the settings, before its name."""
+
+
+def run_event(schedule: str, number: int) -> str:
+    """Return the event id of the message, and the outbox key of the text, of one run of a schedule."""
+    return f"schedule-{schedule}-{number}"
+
+
+class ScheduleRow(Struct, frozen=True, kw_only=True):
+    """A schedule. People refer to it by its number within the scope."""
+
+    id: str
+    scope: str
+    number: int
+    about: ScheduleContent
+    state: ScheduleState = ScheduleState.ACTIVE
+    due_at: datetime | None = None
+    """When something has to be done."""
+    planned_at: datetime | None = None
+    """The regular time that `due_at` belongs to, or the next one if it is forced or tried again."""
+    ran_for: datetime | None = None
+    """The regular time of the last run."""
+    is_forced: bool = False
+    """A person wants it to run now."""
+    runs: int = 0
+    failures: int = 0
+    """The failed runs in a row."""
+    session: str = ""
+    """The key of the session of its last run."""
+    seen: str = ""
+    """What the check has seen last."""
+    note: str = ""
+    """Why it is paused, or why it fails."""
+    spent_day: str = ""
+    spent_tokens: int = 0
+    spent_micros: int = 0
+    last_delivery: OutboxState | None = None
+    """The outbox state of the last answer, None if there is none."""
+    is_running: bool = False
+
+
+class ScheduleRun(Struct, frozen=True, kw_only=True):
+    """One run of a schedule, or several in a row that did nothing for the same reason."""
+
+    number: int
+    state: RunState
+    planned_at: datetime
+    started_at: datetime
+    ended_at: datetime | None
+    times: int
+    session: str
+    note: str
+    tokens: int
+    cost_micros: int
 
 
 class RecoveredWork(Struct, frozen=True, kw_only=True):

@@ -122,7 +122,52 @@ _DELETIONS: Step = (
     "UPDATE outbox SET message = '{}' WHERE state = 'delivered'",
 )
 
-MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS, _DELETIONS)
+# A schedule that has ended or was deleted has the time of that in `over_at`, and stays for a while.
+_SCHEDULES: Step = (
+    """
+    CREATE TABLE schedules (
+        id TEXT PRIMARY KEY,
+        scope TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        due_at INTEGER,
+        planned_at INTEGER,
+        ran_for INTEGER,
+        is_forced INTEGER NOT NULL DEFAULT 0,
+        runs INTEGER NOT NULL DEFAULT 0,
+        failures INTEGER NOT NULL DEFAULT 0,
+        session TEXT NOT NULL DEFAULT '',
+        seen TEXT NOT NULL DEFAULT '',
+        note TEXT NOT NULL DEFAULT '',
+        spent_day TEXT NOT NULL DEFAULT '',
+        spent_tokens INTEGER NOT NULL DEFAULT 0,
+        spent_micros INTEGER NOT NULL DEFAULT 0,
+        over_at INTEGER,
+        about BLOB NOT NULL,
+        UNIQUE (scope, number)
+    )
+    """,
+    "CREATE INDEX schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL",
+    "CREATE INDEX schedules_over ON schedules (over_at) WHERE over_at IS NOT NULL",
+    """
+    CREATE TABLE schedule_runs (
+        schedule TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        planned_at INTEGER NOT NULL,
+        started_at INTEGER NOT NULL,
+        ended_at INTEGER,
+        times INTEGER NOT NULL DEFAULT 1,
+        session TEXT NOT NULL DEFAULT '',
+        note TEXT NOT NULL DEFAULT '',
+        tokens INTEGER NOT NULL DEFAULT 0,
+        cost_micros INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (schedule, number)
+    ) WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS, _DELETIONS, _SCHEDULES)
 
 
 class Newer(Exception):

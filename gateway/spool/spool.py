@@ -33,6 +33,8 @@ from gateway.spool.rows import (
     OutboxRow,
     RecoveredWork,
     ReminderRow,
+    ScheduleRow,
+    ScheduleRun,
     SpoolListing,
     Stats,
     UsageTotal,
@@ -363,6 +365,39 @@ class Spool:
     async def next_reminder(self) -> datetime | None:
         """Return when the next reminder is due, if there are any."""
         return await self._writer.run(partial(queries.next_reminder, self._shards()))
+
+    async def schedules(
+        self, scope: str = "", *, ended: bool = False, after: str = "", limit: int = 0
+    ) -> list[ScheduleRow]:
+        """Return schedules by id, those behind `after`: all, or those of a scope. Of a cluster, those of all nodes.
+
+        Those that have `ended`, or were deleted, are left out if they are not wanted. Rows that cannot be read are
+        paused.
+        """
+        return await self._writer.run(partial(queries.schedules, scope=scope, ended=ended, after=after, limit=limit))
+
+    async def own_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
+        """Return schedules by id, those behind `after`. In a cluster, those that this node fires."""
+        return await self._writer.run(partial(queries.schedules_of_shards, self._shards(), after, limit))
+
+    async def find_schedule(self, name: str) -> ScheduleRow | None:
+        """Return the schedule with an id, also one that has ended."""
+        return await self._writer.run(partial(queries.find_schedule, name))
+
+    async def due_schedules(self, now: datetime, *, limit: int, excluded: Sequence[str]) -> list[ScheduleRow]:
+        """Return the schedules that are due, earliest first, but for the `excluded` ids. For clusters as above."""
+        return await self._writer.run(partial(queries.due_schedules, now, limit, excluded, self._shards()))
+
+    async def next_schedule(self, excluded: Sequence[str]) -> datetime | None:
+        """Return when the next schedule is due, if there are any but the `excluded` ones."""
+        return await self._writer.run(partial(queries.next_schedule, excluded, self._shards()))
+
+    async def schedule_runs(self, name: str, *, limit: int) -> list[ScheduleRun]:
+        """Return the newest runs of a schedule, the newest first."""
+        return await self._writer.run(partial(queries.schedule_runs, name, limit))
+
+    async def schedule_counts(self) -> dict[str, int]:
+        return await self._writer.run(queries.schedule_counts)
 
     def _shards(self) -> list[int] | None:
         """Return the shards that this node owns and has read; None without a cluster."""

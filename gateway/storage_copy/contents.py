@@ -22,6 +22,8 @@ PRIMARY_KEYS: Mapping[str, tuple[str, ...]] = {
     "facts": ("name",),
     "usage": ("day", "person", "model"),
     "reminders": ("id",),
+    "schedules": ("id",),
+    "schedule_runs": ("schedule", "number"),
     "deletions": ("session",),
 }
 """Their order is the same in each engine: they compare text by its bytes."""

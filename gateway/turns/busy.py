@@ -11,8 +11,9 @@ from gateway.lanes import Lanes
 class BusyPolicy:
     """Takes waiting messages out of their lane, always from its head: no message overtakes another.
 
-    Commands, and messages whose sender has lost access or may not join the turn, stay where they are with all that
-    waits behind them. They are handled when they come to the head of the lane.
+    Commands, messages of schedules, and messages whose sender has lost access or may not join the turn stay where they
+    are with all that waits behind them. They are handled when they come to the head of the lane. The turn of a schedule
+    takes none.
     """
 
     def __init__(self, live: Live, lanes: Lanes[Job]) -> None:
@@ -21,7 +22,7 @@ class BusyPolicy:
 
     def take_collected(self, job: Job, may_join: Callable[[Job], bool] = lambda _: True) -> list[Job]:
         """Take the messages that the turn of `job`, which begins now, answers as well (mode `collect`)."""
-        if self._mode(job) is not BusyMode.COLLECT:
+        if self._mode(job) is not BusyMode.COLLECT or job.inbound.scheduled is not None:
             return []
         return self._lanes.take_waiting(
             job.session, until=lambda other: not self._can_join(other) or not may_join(other)
@@ -51,7 +52,8 @@ class BusyPolicy:
 
     def _can_join(self, job: Job) -> bool:
         inbound = job.inbound
-        return job.command is None and may_talk(self._live, inbound.address, inbound.sender, inbound.guild)
+        is_of_person = job.command is None and inbound.scheduled is None
+        return is_of_person and may_talk(self._live, inbound.address, inbound.sender, inbound.guild)
 
     def _mode(self, job: Job) -> BusyMode:
         # The channel may have been removed from the settings while the message waited.

@@ -161,7 +161,7 @@ def _rendered(earlier: str, messages: Sequence[Message], limit: int) -> str:
     for message in messages:
         match message:
             case UserMessage():
-                sender = message.sender or message.sender_id or "user"
+                sender = message.schedule or message.sender or message.sender_id or "user"
                 items.append({"from": sender, "text": _cut(message.text, limit)})
             case AssistantMessage():
                 if message.text:

@@ -23,11 +23,12 @@ from gateway.memory.prompt import MemoryCache
 from gateway.memory.shared import SharedMemory
 from gateway.memory.store import memory_folder
 from gateway.sessions import SessionManager
-from gateway.spool import Spool
+from gateway.spool import Spool, utc_day
+from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent, narrowed
 from gateway.turns.compaction import OVERFLOW, CompactionRequest, Compactor
 from gateway.turns.recall import Recall
-from gateway.turns.usage import Meter, MeteredProvider, person_of
+from gateway.turns.usage import Meter, MeteredProvider, RunBudget, person_of
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -97,6 +98,7 @@ class TurnContext:
         self._now = now
         self._data_dir = live.settings.gateway.data_dir
         self._memory = MemoryCache(self._data_dir / "memory")
+        self._spool = spool
         self.shared_memory = SharedMemory(spool, self._memory.forget)
         self.recall = Recall(live, sessions, self.shared_memory)
 
@@ -139,9 +141,24 @@ class TurnContext:
             # The model has to know who wrote what if several people may write in the session.
             names_senders=is_shared(self._live, job.inbound.address, job.inbound.sender),
             summarize=partial(self._summarize, job, agent, limits),
+            budget=None if job.inbound.scheduled is None else await self._budget(job.inbound.scheduled.id),
         )
         limits()
         return agent, provider
+
+    async def _budget(self, schedule: str) -> RunBudget | None:
+        """Return the budget of a schedule, of which a part may be spent. None if the schedule is gone."""
+        row = await retry_while_unavailable(partial(self._spool.find_schedule, schedule))
+        if row is None:
+            return None
+        is_today = row.spent_day == utc_day(self._now())
+        return RunBudget(
+            tokens_per_run=row.about.tokens_per_run,
+            tokens_per_day=row.about.tokens_per_day,
+            cost_per_day=row.about.cost_per_day,
+            spent_tokens=row.spent_tokens if is_today else 0,
+            spent_micros=row.spent_micros if is_today else 0,
+        )
 
     def check_roles(
         self, agent: ConfiguredAgent, roles: Callable[[], AskerRoles], folders: Sequence[str | None]

@@ -26,6 +26,7 @@ from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.outbound.draft_stream import join_paragraphs
 from gateway.outbound.long_replies import LongReplies
+from gateway.schedules import RunOutcomes
 from gateway.sessions import (
     Entry,
     SessionManager,
@@ -38,7 +39,7 @@ from gateway.sessions import (
     sent_files,
 )
 from gateway.sessions.turn_progress import INTERRUPTED
-from gateway.spool import InboxState, Operation, SetInboxState, Spool, StartTurn
+from gateway.spool import AddRunUsage, AddUsage, InboxState, Operation, SetInboxState, Spool, StartTurn
 from gateway.spool.deletion import SESSION_DELETED
 from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.busy import BusyPolicy
@@ -74,6 +75,7 @@ class TurnRecorder:
         meter: Meter,
         metrics: Metrics,
         long_replies: LongReplies,
+        run_outcomes: RunOutcomes,
     ) -> None:
         self._live = live
         self._sessions = sessions
@@ -84,6 +86,7 @@ class TurnRecorder:
         self._meter = meter
         self._metrics = metrics
         self._long_replies = long_replies
+        self._run_outcomes = run_outcomes
 
     async def start(self, state: TurnState) -> None:
         """Record the messages of a turn that begins. For one that is resumed, restore the state that it had."""
@@ -175,6 +178,9 @@ class TurnRecorder:
         unwritten = "".join(state.streaming)
         # People who have lost access get nothing more. Others, whose messages the turn has received, are told.
         entitled = [each for each in state.jobs if has_access(self._live, each.inbound)]
+        is_scheduled = job.inbound.scheduled is not None
+        if is_scheduled and outcome is not TurnOutcome.ANSWERED:  # `RunOutcomes` tells once that a schedule fails.
+            entitled = []
         ending = f"*{state.note}*" if state.note else ""
         written = join_paragraphs([*state.written, unwritten])
         replies = state.replies(join_paragraphs([written, ending]), entitled)
@@ -186,6 +192,10 @@ class TurnRecorder:
         if not all(map(self._delivery.fits, replies)):
             replies = await self._long_replies.shorten(replies, turn=job.turn, session=job.session, note=ending)
         parts = self._delivery.compose_all(replies, turn=job.turn, scope=job.scope, files=state.sent)
+        ended_runs: list[Operation] = []
+        if is_scheduled:
+            ended_runs, notices = await self._run_outcomes.end_runs([job.inbound], outcome, state.note)
+            parts = [*notices, *parts]
         # A coding agent may have other calls under way while it waits for one. They have run.
         is_coding = state.agent is not None and state.agent.is_coding
         not_run = {state.asked} if is_coding else state.calls.keys()
@@ -207,7 +217,7 @@ class TurnRecorder:
         ended = InboxState.ABANDONED if outcome is TurnOutcome.STOPPED else InboxState.ANSWERED
         settled = [SetInboxState(turn=each.turn, state=ended, answered_by=job.turn) for each in state.jobs]
         unused_drafts = self._delivery.forget_drafts(job.turn, parts)
-        operations = [*settled, *parts, *unused_drafts, *self._meter.learned()]
+        operations = [*settled, *ended_runs, *parts, *unused_drafts, *self._meter.learned()]
         # Where one turn ends and the next begins:
         # 1. The next message is taken out of the lane before the commit. Nothing can overtake it after that.
         # 2. One commit ends this turn and begins the next. After a crash, both have happened or neither.
@@ -225,17 +235,19 @@ class TurnRecorder:
         except Refused as refusal:  # The session was deleted, or cannot be read. The sender gets an answer anyway.
             log.warning("answer_not_in_transcript", reason=str(refusal))
             if self._sessions.was_deleted(job.session):  # Nothing that was said in it may be stored again.
-                note = state.replies(f"*{state.note or SESSION_DELETED}*", entitled)
+                note = state.replies(f"*{state.note or SESSION_DELETED}*", entitled if not is_scheduled else [])
                 parts = self._delivery.compose_all(note, turn=job.turn, scope=job.scope)
             spends = state.usage.uncommitted if state.usage is not None else []
             sent = [*parts, *unused_drafts, *self._delivery.forget_drafts(job.turn, parts)]
-            operations = [*settled, *sent, *self._meter.learned(), *spends]
+            operations = [*settled, *ended_runs, *sent, *self._meter.learned(), *_charges(job, spends)]
             await retry_while_unavailable(partial(self._spool.commit, *operations, scope=job.scope))
         else:
             state.following = replace(following, has_begun=True) if following is not None else None
         if following is None:
             self._lanes.detach(job.session)
         self._delivery.post(parts)
+        if is_scheduled:
+            self._run_outcomes.runs_ended()
         # Lets the answer be sent first: its task starts in the next iteration of the loop, and writes in the one after.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -270,10 +282,25 @@ class TurnRecorder:
         stamped = [*(replace(step, turn=job.turn) for step in steps), *next_turn]
         spends = list(state.usage.uncommitted) if state.usage is not None else []
         await retry_while_unavailable(
-            partial(self._sessions.append, job.session, stamped, also=[*also, *spends], then=then)
+            partial(self._sessions.append, job.session, stamped, also=[*also, *_charges(job, spends)], then=then)
         )
         if state.usage is not None:
             state.usage.mark_committed(spends)
+
+
+def _charges(job: Job, spends: Sequence[AddUsage]) -> list[Operation]:
+    """Return what requests have cost, for the person, and for the schedule that the turn answers."""
+    run = job.inbound.scheduled
+    if run is None or not spends:
+        return [*spends]
+    of_run = AddRunUsage(
+        schedule=run.id,
+        number=run.run,
+        day=spends[-1].day,
+        tokens=sum(each.input_tokens + each.output_tokens for each in spends),
+        cost_micros=sum(each.cost_micros for each in spends),
+    )
+    return [*spends, of_run]
 
 
 def _joined(others: Sequence[Job], job: Job) -> list[Operation]:

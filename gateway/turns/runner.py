@@ -32,6 +32,7 @@ from gateway.outbound.draft_stream import DraftStream
 from gateway.outbound.reactions import WaitingReactions
 from gateway.placement import Placement
 from gateway.reminders.reminders import Reminders
+from gateway.schedules import Schedules
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.entries import FailureCause
 from gateway.sessions.history import to_messages
@@ -67,6 +68,7 @@ class TurnRunner:
         files: AttachmentDownloads,
         coding_agents: CodingAgents,
         reminders: Reminders,
+        schedules: Schedules,
         compactor: Compactor,
         placement: Placement,
         slots: JobSlots,
@@ -83,6 +85,7 @@ class TurnRunner:
         self._files = files
         self._coding_agents = coding_agents
         self._reminders = reminders
+        self._schedules = schedules
         self._compactor = compactor
         self._placement = placement
         # A session has one turn in the line for a slot, so a long lane delays others by one slot only.
@@ -250,10 +253,11 @@ class TurnRunner:
             check_sending=outgoing.check,
             budget=provider.usage,
             remind=partial(self._reminders.make, job),
+            schedule=partial(self._schedules.make, job),
             recall=partial(self._context.recall.find, job.scope, job.turn),
         )
         # A chat that has not asked gets the whole answer at once, and no drafts.
-        is_hidden = job.inbound.is_answered_elsewhere
+        is_hidden = job.inbound.is_answered_elsewhere or job.inbound.scheduled is not None
         template = state.replies("", [job])[0]
         async with self._delivery.stream_draft(template, turn=job.turn, is_hidden=is_hidden) as draft:
             if agent.is_coding:
@@ -357,6 +361,8 @@ class TurnRunner:
 
     async def _new_messages(self, state: TurnState, slot: TurnSlot) -> Sequence[Message]:
         """Take new messages into the running turn, between two steps. After the last step they get their own turn."""
+        if state.jobs[0].inbound.scheduled is not None:
+            return []
         others = self._busy.take_steering(state.jobs[0].session, partial(self._may_join, state))
         if not others:
             return []

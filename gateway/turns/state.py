@@ -136,6 +136,7 @@ def user_entry(
         content=text,
         sender=inbound.sender.id,
         sender_name=inbound.sender.name,
+        schedule="" if inbound.scheduled is None else f"schedule {inbound.scheduled.number}",
         event_id=inbound.event_id,
         attachments=files,
         turn=turn,

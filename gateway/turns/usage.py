@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from time import monotonic
 
@@ -25,7 +25,7 @@ from gateway.conversation import Message, ToolCall, ToolMessage
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metrics import Metrics
 from gateway.sessions import entries
-from gateway.spool import AddUsage, Operation, SetFact, Spool, UsageTotal
+from gateway.spool import AddUsage, Operation, SetFact, Spool, UsageTotal, utc_day
 from gateway.spool.spool import retry_while_unavailable
 from gateway.turns.agents import ConfiguredAgent
 
@@ -38,17 +38,15 @@ _MAX_PEOPLE = 10_000
 _MICROS = 1_000_000
 
 
-def utc_day(now: datetime) -> str:
-    return now.astimezone(UTC).date().isoformat()
-
-
 def person_of(settings: Settings, inbound: Inbound) -> str:
     """Return the id of the person who is charged. Ids that the owner has linked are one person.
 
-    A program is charged by its token, on every channel.
+    A program is charged by its token, and a schedule of the settings by its name, on every channel.
     """
     if inbound.sender.token:
         return f"token:{inbound.sender.token}"
+    if inbound.sender.schedule:
+        return f"schedule:{inbound.sender.schedule}"
     sender = f"{inbound.address.channel}:{inbound.sender.id or inbound.address.peer}"
     for name, ids in settings.session.identity_links.items():
         if sender in ids:
@@ -136,6 +134,30 @@ class LimitReached(Refused):
     """The turn or the person has used up the tokens that the settings allow."""
 
 
+class RunBudget(Struct, frozen=True, kw_only=True):
+    """What the run of a schedule may cost, besides the limits of its maker. 0 means no limit.
+
+    The spent values are those of this day, when the turn begins.
+    """
+
+    tokens_per_run: int
+    tokens_per_day: int
+    cost_per_day: float
+    spent_tokens: int = 0
+    spent_micros: int = 0
+
+    def check(self, tokens: int, cost_micros: int) -> None:
+        """Raise `LimitReached` if the turn has used up the budget with these tokens and this cost."""
+        if self.tokens_per_run and tokens >= self.tokens_per_run:
+            raise LimitReached(f"This run has used {tokens:,} of {self.tokens_per_run:,} tokens, so I stopped it.")
+        today = self.spent_tokens + tokens
+        if self.tokens_per_day and today >= self.tokens_per_day:
+            raise LimitReached(f"The schedule has used {today:,} of its {self.tokens_per_day:,} tokens a day.")
+        spent = (self.spent_micros + cost_micros) / _MICROS
+        if self.cost_per_day and spent >= self.cost_per_day:
+            raise LimitReached(f"The schedule has cost {spent:.2f} of {self.cost_per_day:.2f} a day.")
+
+
 class TurnUsage:
     """Tokens that one turn has used. They are committed together with the turn's entries."""
 
@@ -147,14 +169,17 @@ class TurnUsage:
         limits: Callable[[], Limits],
         about: Callable[[str], ModelInfo],
         now: Callable[[], datetime],
+        budget: RunBudget | None = None,
     ) -> None:
         self.person = person
+        self._budget = budget
         self._daily = daily
         self.limits = limits
         """Returns the budget of now. Raises `Refused` if the role of a person no longer allows the turn to go on."""
         self._about = about
         self._now = now
         self._total = 0
+        self._cost_micros = 0
         self.uncommitted: list[AddUsage] = []
         """The charges that are not in the spool yet."""
         self._unrecorded: list[entries.Usage] = []
@@ -177,6 +202,8 @@ class TurnUsage:
         The limits are those of now: the role of the person may have changed during the turn.
         """
         limits = self.limits()
+        if self._budget is not None:
+            self._budget.check(self._total, self._cost_micros)
         limit, key = limits.tokens_per_turn
         if limit and self._total >= limit:
             raise LimitReached(
@@ -234,6 +261,7 @@ class TurnUsage:
         self._unrecorded.append(recorded)
         # Counted before the commit: the person's next request may come first.
         self._daily.add(spend)
+        self._cost_micros += recorded.cost_micros
 
     def entry(self) -> entries.Usage | None:
         """Return the uncommitted charges as a transcript entry has them."""
@@ -461,17 +489,18 @@ class Meter:
         names_senders: bool = False,
         summarize: Summarize | None = None,
         limits: Callable[[], Limits] | None = None,
+        budget: RunBudget | None = None,
     ) -> MeteredProvider:
         """Return the agent's provider for one turn, charged to `person`. `limits` are those of the person's role.
 
-        They are asked for before each request, and may raise `Refused`.
+        They are asked for before each request, and may raise `Refused`. The run of a schedule has a `budget` as well.
         """
         limits = limits or (lambda: AskerRoles(()).limits(self._live.settings.limits))
         return MeteredProvider(
             agent.provider,
             info=agent.info,
             calibrations=self.calibrations,
-            usage=TurnUsage(person, daily=self.daily, limits=limits, about=agent.about, now=self._now),
+            usage=TurnUsage(person, daily=self.daily, limits=limits, about=agent.about, now=self._now, budget=budget),
             excluded_models=agent.excluded_models,
             names_senders=names_senders,
             summarize=summarize,

@@ -29,8 +29,9 @@ from gateway.spool import (
     RetryDead,
     SetFact,
     Spool,
+    utc_day,
 )
-from gateway.turns.usage import DailyUsage, utc_day
+from gateway.turns.usage import DailyUsage
 from tests.access.test_tokens import SETTINGS
 from tests.cluster.harness import TIMEOUT
 from tests.cluster.test_arrivals import node_lease

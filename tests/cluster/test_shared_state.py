@@ -15,7 +15,7 @@ from gateway.admin.client import ControlClient
 from gateway.cli.common import EXIT_CONFIG
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
-from gateway.spool import ReminderContent
+from gateway.spool import Recurrence, ReminderContent, ScheduleContent
 from gateway.spool.rows import encode, to_micros
 from tests.channels.telegram.bot_api import refusal
 from tests.cluster.harness import CONFIG, HTTP_TOKEN, TIMEOUT, Cluster, cluster
@@ -241,3 +241,51 @@ async def test_reminders_of_a_dead_node_are_sent_by_another(tmp_path: Path, data
         await nodes.until(lambda: sum("drink tea" in str(texts) for texts in nodes.shown().values()) == 6)
         assert all("Late" not in str(texts) for texts in nodes.shown().values())
         assert sum(str(texts).count("drink tea") for texts in nodes.shown().values()) == 6
+
+
+async def test_schedules_of_a_dead_node_run_once_at_another(tmp_path: Path, database_url: str) -> None:
+    async with cluster(tmp_path, database_url, "a", "b", lease=2.0) as nodes:
+        for chat in range(1, 7):
+            await nodes.say(chat, "m0")
+            await nodes.answered(chat, "m0")
+
+        due_at = datetime.now(UTC) + timedelta(seconds=4)
+        rows = [
+            (
+                f"s{chat}",
+                f"agent:main:telegram:direct:{chat}",
+                to_micros(due_at),
+                to_micros(due_at),
+                encode(
+                    ScheduleContent(
+                        address=Address(channel="telegram", kind=PeerKind.DIRECT, peer=str(chat)),
+                        maker=Sender(id=str(chat), is_owner=True),
+                        prompt="drink tea",
+                        when=Recurrence(at=due_at),
+                        created_at=due_at,
+                    )
+                ),
+            )
+            for chat in range(1, 7)
+        ]
+        with psycopg.connect(database_url) as connection:
+            connection.cursor().executemany(
+                "INSERT INTO schedules (id, scope, number, state, due_at, planned_at, about) "
+                "VALUES (%s, %s, 1, 'active', %s, %s, %s)",
+                rows,
+            )
+        await nodes.kill("a")
+
+        def answers() -> int:
+            return sum(str(texts).count("drink tea") for texts in nodes.shown().values())
+
+        await nodes.until(lambda: answers() == 6)
+        with psycopg.connect(database_url) as connection:
+
+            def ended() -> list[tuple[str, int]]:
+                found = connection.execute("SELECT state, count(*) FROM schedule_runs GROUP BY state").fetchall()
+                connection.rollback()
+                return found
+
+            await nodes.until(lambda: ended() == [("done", 6)])
+        assert answers() == 6

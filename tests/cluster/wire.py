@@ -17,13 +17,13 @@ from gateway.database.migrate import HEAD
 from gateway.repos.worktrees import StoredWorkspace
 from gateway.sessions import entries
 from gateway.sessions.state import SessionState
-from gateway.spool.rows import InboxState, OutboxState, ReminderContent
+from gateway.spool.rows import InboxState, OutboxState, ReminderContent, ScheduleContent
 from gateway.turns.grants import Grant
 
 RECORD = Path(__file__).with_name("wire.json")
 
 STORED = (
-    *(Inbound, Outbound, Receipt, Address, InboxState, OutboxState, ReminderContent, SessionState),
+    *(Inbound, Outbound, Receipt, Address, InboxState, OutboxState, ReminderContent, ScheduleContent, SessionState),
     *(Applicant, Guest, Revoked, ApiToken, Grant, StoredWorkspace, Caller),
     *sorted(
         (kind for kind in entries.Entry.__subclasses__() if kind is not entries.Unknown), key=lambda kind: kind.__name__

@@ -11,7 +11,9 @@ from gateway.contract import Address, PeerKind, Sender
 from tests.daemon.harness import ask, gateway, settings
 
 OWNER, GUEST = Sender(id="1", is_owner=True), Sender(id="2")
-FOR_OWNERS = {"pair", "pair approve", "pair deny", "pair revoke", "pair role", "restart", "workspace"}
+FOR_OWNERS = {"pair", "pair approve", "pair deny", "pair revoke", "pair role", "restart", "workspace"} | {
+    f"schedule {action}" for action in ("add", "delete", "history", "list", "pause", "resume", "run", "show")
+}
 UNSHARED = {"session delete", "clear", "memory forget", "memory edit"}
 
 

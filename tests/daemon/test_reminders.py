@@ -33,7 +33,7 @@ class Clock:
     def move(self, daemon: Daemon, **by: float) -> None:
         """Put the clock forward or back, and have it looked at."""
         self.now += timedelta(**by)
-        daemon.reminders.recompute()
+        daemon.scheduler.recompute()
 
 
 @pytest.fixture

@@ -191,7 +191,8 @@ def test_a_newer_schema_is_refused(storage: StorageSettings) -> None:
 def test_a_newer_schema_that_allows_this_version_is_used(storage: StorageSettings) -> None:
     migrate.upgrade(storage)
     with connected(storage) as sql:
-        assert sql("SELECT oldest, version FROM compatibility") == [(migrate.HEAD, __version__)]
+        # The newest migration only adds tables, so the version before may use its result.
+        assert sql("SELECT oldest, version FROM compatibility") == [(migrate.REVISIONS[-2], __version__)]
         sql("UPDATE alembic_version SET version_num = '0999'")
     for attempt in (migrate.current, migrate.upgrade):
         assert attempt(storage) == "0999"

@@ -21,8 +21,8 @@ from gateway.conversation import AssistantMessage, Message, ToolMessage, ToolOut
 from gateway.database.connection import Connection
 from gateway.errors import ContextTooLong, ProviderFailed, Refused
 from gateway.metrics import Metrics
-from gateway.spool import AddUsage, SetFact, Spool, SpoolUnavailable
-from gateway.turns.usage import DailyUsage, Meter, MeteredProvider, TurnUsage, utc_day
+from gateway.spool import AddUsage, SetFact, Spool, SpoolUnavailable, utc_day
+from gateway.turns.usage import DailyUsage, Meter, MeteredProvider, TurnUsage
 from tests.agent.scripted import ScriptedProvider
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Tools for the conversation: the time, plans, reminders and files."""
+"""Tools for the conversation: the time, plans, reminders, schedules and files."""
 
 import asyncio
 import os
@@ -30,17 +30,21 @@ async def plan(_context: ToolContext, steps: Annotated[list[_PlanItem], msgspec.
     return f"Noted, {sum(step.status == 'completed' for step in steps)} of {len(steps)} completed."
 
 
-@tool
+# A page that talks a model into a reminder gains a line of text. A prompt that runs every day needs a person's consent.
+@tool(asks_if="act")
 async def remind(
     context: ToolContext,
     text: str,
     when: Annotated[str, Meta(description="ISO 8601 time or duration (PT20M), or cron line.")],
+    *,
+    act: bool = False,
 ) -> str:
-    """Send a text to this chat later."""
+    """Send a text to this chat later, or act on it then."""
     try:
-        return await context.remind(text, when)
+        return await (context.schedule if act else context.remind)(text, when)
     except Refused as reason:
-        raise ToolFailed(f"No reminder was set: {reason}.") from reason
+        what = "schedule" if act else "reminder"
+        raise ToolFailed(f"No {what} was set: {str(reason).rstrip('.')}.") from reason
 
 
 @tool

@@ -139,7 +139,9 @@ async def _move_all(settings: Settings, moves: list[_Move], *, as_json: bool) ->
             targets.setdefault(each.session.scope, set()).add(each.target)
         for source, found in targets.items():
             if len(found) > 1 or (target := next(iter(found))) is None:
-                print_error(f"{printable(source)}: reminders, notes and workspaces stay, because its sessions part.")
+                print_error(
+                    f"{printable(source)}: reminders, schedules, notes and workspaces stay, because its sessions part."
+                )
                 continue
             for sentence in await archive.move_belongings(source, target):
                 print_error(f"{printable(source)}: {printable(sentence)}")

@@ -1,5 +1,6 @@
 """Ringing over a real spool, to a chat that does not take what it is sent."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -7,16 +8,17 @@ from config import Settings
 from gateway.access.rules import Live
 from gateway.contract import Sender
 from gateway.errors import Undeliverable
-from gateway.reminders import Reminders, ReminderScheduler
+from gateway.reminders import Reminders, ReminderTimetable
 from gateway.spool import AddReminder, ReminderContent
 from tests.outbound.harness import ADDRESS, Post, Time, Wire, posting
 
 DAILY = "0 0 * * *"
 
 
-def alarm(post: Post, time: Time) -> ReminderScheduler:
+def alarm(post: Post, time: Time) -> ReminderTimetable:
     live = Live(Settings.model_validate({"gateway": {"timezone": "UTC"}, "channels": {"wire": {"dm_policy": "open"}}}))
-    return ReminderScheduler(live, post.spool, post.delivery, Reminders(live, post.spool, now=time), now=time)
+    reminders = Reminders(live, post.spool, asyncio.Event(), now=time)
+    return ReminderTimetable(live, post.spool, post.delivery, reminders, now=time)
 
 
 def stretch(time: Time) -> AddReminder:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Refused
-from gateway.reminders.schedule import MAX_AHEAD, DueTime, next_time, parse_due_time
+from gateway.scheduler.recurrence import MAX_AHEAD, DueTime, next_time, parse_due_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
