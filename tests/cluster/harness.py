@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -217,14 +218,15 @@ class Cluster:
             await asyncio.to_thread(self.nodes[name].ready)
 
     async def all_serve(self) -> None:
-        """Wait until every node owns about its share of the shards."""
-        share = SHARD_COUNT // len(self.nodes)
+        """Wait until every shard has an owner, and no node more than its share: none moves from then on."""
+        share = ceil(SHARD_COUNT / len(self.nodes))
         with psycopg.connect(self.url, autocommit=True) as connection:
             while True:
                 owned = connection.execute(
                     "SELECT count(*) FROM shard JOIN node ON node.boot = shard.owner GROUP BY node.name"
                 ).fetchall()
-                if len(owned) == len(self.nodes) and all(count > share - len(self.nodes) for (count,) in owned):
+                counts = [count for (count,) in owned]
+                if len(counts) == len(self.nodes) and sum(counts) == SHARD_COUNT and max(counts) <= share:
                     return
                 await asyncio.sleep(0.05)
 

@@ -120,6 +120,7 @@ async def clients(folder: Path, url: str) -> AsyncIterator[Client]:
         cluster(folder, url, "a", "b", "c", more=MORE) as nodes,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as http,
     ):
+        await nodes.all_serve()  # The tests know which node owns a conversation.
         yield Client(nodes, http)
 
 
