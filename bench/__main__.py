@@ -8,6 +8,7 @@ import sys
 from bench import (
     api,
     api_list,
+    archiving,
     cluster,
     coding_agents,
     commands,
@@ -41,6 +42,7 @@ PARTS = {
     "sessions": sessions,
     "search": search,
     "recall": recall,
+    "archiving": archiving,
     "moving": moving,
     "storage": storage,
     "cluster": cluster,

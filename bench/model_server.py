@@ -58,7 +58,14 @@ async def _serve(pipe: Connection) -> None:
     app = web.Application(client_max_size=64 << 20)
     app[DELAY] = [0.0]
     app[REQUESTS] = []
-    for name, handler in (("plain", _plain), ("steps", _steps), ("clock", _clock), ("paced", _paced), ("echo", _echo)):
+    for name, handler in (
+        ("plain", _plain),
+        ("steps", _steps),
+        ("clock", _clock),
+        ("paced", _paced),
+        ("echo", _echo),
+        ("archivist", _archivist),
+    ):
         app.router.add_post(f"/{name}/chat/completions", handler)
     app.router.add_post("/paced/{chunks}/{rate}/chat/completions", _paced)
     app.router.add_get("/echo/models", _models)
@@ -109,6 +116,13 @@ async def _plain(request: web.Request) -> web.StreamResponse:
     if delay := request.app[DELAY][0]:
         await asyncio.sleep(delay)
     return await _stream(request, [_said("Good day to you."), _ended("stop")])
+
+
+async def _archivist(request: web.Request) -> web.StreamResponse:
+    """Answer a request of the archiver: the first and the last message are worth keeping."""
+    said = json.loads((await request.json())["messages"][-1]["content"])["messages"]
+    items = [{"seq": each["seq"], "text": each["text"]} for each in (said[0], said[-1])]
+    return await _stream(request, [_said(json.dumps(items)), _ended("stop")])
 
 
 async def _steps(request: web.Request) -> web.StreamResponse:
