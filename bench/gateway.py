@@ -29,7 +29,7 @@ from gateway.files.store import FileStore
 from gateway.http.auth import Auth
 from gateway.observability import housekeeping
 from gateway.sessions import SessionManager
-from gateway.spool import OnCommitted, Operation, RecoveredWork, ReminderRow, Spool, Stats, UsageTotal
+from gateway.spool import OnCommitted, Operation, RecoveredWork, ReminderRow, ScheduleRow, Spool, Stats, UsageTotal
 
 CHATS = 50
 MESSAGES = 5_000
@@ -93,6 +93,17 @@ class NoSpool:
         return []
 
     async def next_reminder(self) -> datetime | None:
+        return None
+
+    async def own_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
+        del after, limit
+        return []
+
+    async def due_schedules(self, _now: datetime, *, limit: int, excluded: Sequence[str]) -> list[ScheduleRow]:
+        del limit, excluded
+        return []
+
+    async def next_schedule(self, _excluded: Sequence[str]) -> datetime | None:
         return None
 
     async def top_usage(self, _day: str, *, limit: int) -> list[tuple[str, UsageTotal]]:
