@@ -135,4 +135,3 @@ async def test_the_documentation_renders(browser: Browser, daemon: Daemon, page_
     await shoot(page, "api-docs-narrow")
     assert set(requested) == {f"{daemon.url}api/docs", f"{daemon.url}api/docs.css"}
     assert problems == []
-    await context.close()
