@@ -5,9 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 
 from gateway.agent.protocol import TokenUsage
@@ -32,6 +30,10 @@ HISTORY = (
 @asynccontextmanager
 async def sdk_stream(server: WireServer, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
     """Send `body` with the SDK for the API of `server`, and yield the events of the response."""
+    # The SDKs take more than a second and 67 MB, which only the process that runs these tests should spend.
+    import anthropic  # noqa: PLC0415 - see above
+    import openai  # noqa: PLC0415 - see above
+
     options: dict[str, Any] = {"api_key": KEY, "base_url": server.table()["base_url"], "max_retries": 0}
     async with httpx2.AsyncClient(trust_env=False) as http:
         if server.dialect is OPENAI:
@@ -117,6 +119,9 @@ def anthropic_facts(events: list[Any]) -> Facts:
 @both
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 503, 529])
 async def test_we_read_from_an_error_what_the_sdk_reads(api: Dialect, status: int) -> None:
+    import anthropic  # noqa: PLC0415 - as in `sdk_stream`
+    import openai  # noqa: PLC0415 - as in `sdk_stream`
+
     refusal = api.refusal(status, "some_code", "It did not work.", retry_after="7")
     async with model(api, refusal) as (provider, server):
         with pytest.raises(ProviderFailed) as ours:
