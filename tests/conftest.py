@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -8,6 +9,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.forks.process import stop_fork_servers
+from tests.memory_folder import memory_folder
 from tests.postgres.fixtures import (
     database_url,
     each_database_url,
@@ -39,8 +41,13 @@ settings.load_profile("no_deadline")
 
 
 def pytest_configure() -> None:
-    """Handle SIGINT again. A shell ignores it in background jobs, and child processes inherit that."""
+    """Handle SIGINT again, and put the files of tests into memory.
+
+    A shell ignores SIGINT in background jobs, and child processes inherit that.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if folder := memory_folder():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))  # Where pytest makes the folders of `tmp_path`.
 
 
 def pytest_sessionfinish() -> None:

@@ -2,27 +2,19 @@
 
 import os
 import pwd
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
+from tests.memory_folder import memory_folder
+
 _ACCOUNTS = ("postgres", "nobody")
 _STOP_TIMEOUT = 60.0
 _DISK = Path("/tmp")  # noqa: S108 - mkdtemp avoids the races
-_MEMORY = Path("/dev/shm")  # noqa: S108 - as above
-_MIN_MEMORY_BYTES = 2_000_000_000
 
 # Reads the process id of the server from each line; an empty line means that it does not run.
 _WATCHDOG = 'while read -r line; do pid=$line; done; [ -z "$pid" ] || kill -KILL "$pid"; rm -rf "$0"'
-
-
-def _place() -> Path:
-    """Return where to put files: in memory if there is space, as `fsync` on a busy disk takes seconds."""
-    # The files of a process that is killed stay there, as on a disk. pytest's own folder is closed to other users.
-    has_space = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MIN_MEMORY_BYTES
-    return _MEMORY if has_space else _DISK
 
 
 def _account() -> pwd.struct_passwd | None:
@@ -42,7 +34,7 @@ class ServerFolder:
 
     def __init__(self, name: str, *, on_disk: bool = False) -> None:
         # The name is short: the path of a socket has at most 107 bytes.
-        self.path = Path(mkdtemp(prefix=f"gatehouse-{name}-", dir=_DISK if on_disk else _place()))
+        self.path = Path(mkdtemp(prefix=f"gatehouse-{name}-", dir=(None if on_disk else memory_folder()) or _DISK))
         self.log = self.path / "log"
         self._account = _account()
         if self._account:
