@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Without bytecode, every process that a test starts would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test coverage crash cluster powerloss systemd clients agents lint bench soak lock clean
 
 help:  ## Show the targets.
