@@ -48,6 +48,8 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
+	@sh tests/page/install_tools.sh
+	@sh tests/page/lint.sh
 
 .PHONY: tools
 tools: $(VENV)/.dev-ready

@@ -6,19 +6,11 @@
 here=$(dirname "$0")/acp/agents
 target=$(dirname "$0")/../.venv/agents
 others="@agentclientprotocol/codex-acp@2.6.0 @github/copilot@1.0.102 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33"
+. "$(dirname "$0")/npm.sh"
 
 skip() {
     echo "The coding agents for the tests could not be installed: $1. The tests with real agents will be skipped."
     exit 0
-}
-
-run_npm() {
-    npm "$@" --prefix "$target" --ignore-scripts --prefer-offline --no-audit --no-fund --no-update-notifier \
-        --fetch-retries=1 --fetch-timeout=60000 </dev/null 2>&1
-}
-
-last_error() {
-    echo "$1" | grep '^npm err' | head -n 1
 }
 
 is_done() {
@@ -27,8 +19,8 @@ is_done() {
 }
 
 ! is_done "$1" || exit 0
-command -v npm >/dev/null 2>&1 || skip "npm is missing"
-node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || skip "Node 20 or newer is missing"
+missing=$(missing_npm)
+[ -z "$missing" ] || skip "$missing"
 mkdir -p "$target" || skip "$target cannot be written"
 
 if ! is_done; then

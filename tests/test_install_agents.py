@@ -14,7 +14,8 @@ NEEDED = ("cat", "cmp", "cp", "dirname", "grep", "head", "mkdir", "rm")
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     shutil.copytree(TESTS / "acp" / "agents", tmp_path / "tests" / "acp" / "agents")
-    shutil.copy(TESTS / "install_agents.sh", tmp_path / "tests")
+    for script in ("install_agents.sh", "npm.sh"):
+        shutil.copy(TESTS / script, tmp_path / "tests")
     (tmp_path / "bin").mkdir()
     for name in NEEDED:
         (tmp_path / "bin" / name).symlink_to(shutil.which(name) or f"/usr/bin/{name}")

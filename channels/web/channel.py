@@ -1,11 +1,12 @@
 """The web channel: serves the chat page, and renders Markdown for it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePath
 
 from aiohttp import web
 
@@ -14,29 +15,9 @@ from channels.websocket.wire import message_frame
 from gateway.contract import Access, Caller, ChannelContext, Outbound, Receipt, Route
 from gateway.errors import Undeliverable
 
-_MODULES = (
-    "app",
-    "composer",
-    "conversation",
-    "dom",
-    "drawer",
-    "history",
-    "items",
-    "log",
-    "login",
-    "outbox",
-    "socket",
-    "state",
-    "suggestions",
-    "view",
-)
-# A fixed list: no path of a request ever reaches the file system.
-_PAGE_FILES = {
-    "/": ("index.html", "text/html"),
-    **{f"/{module}.js": (f"{module}.js", "text/javascript") for module in _MODULES},
-    "/app.css": ("app.css", "text/css"),
-    "/favicon.svg": ("favicon.svg", "image/svg+xml"),
-}
+_PAGE = files("channels.web") / "page"
+_START_PAGES = {"/": "index.html"}
+_MEDIA_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class WebChannel(WebSocketChannel):
@@ -58,7 +39,7 @@ class WebChannel(WebSocketChannel):
         return Receipt(message_id=key)
 
     def routes(self) -> Sequence[Route]:
-        page = [Route(method="GET", path=path, access=Access.PUBLIC, handle=_serve_file) for path in _PAGE_FILES]
+        page = [Route(method="GET", path=path, access=Access.PUBLIC, handle=_serve_file) for path in page_files()]
         return [*page, Route(method="GET", path="/web/ws", access=Access.OWNER, handle=self.serve)]
 
 
@@ -69,12 +50,33 @@ def _render_html(markdown: str) -> str:
     return render_html(markdown)
 
 
+@cache
+def page_files() -> dict[str, tuple[Traversable, str]]:
+    """Return the files of the page and their media types, by path.
+
+    No path of a request ever reaches the file system: a file that is not in this table is not served.
+    """
+    found = dict(_walk(_PAGE, ""))
+    return {path: found[name] for path, name in _START_PAGES.items()} | {
+        f"/{name}": file for name, file in found.items() if name not in _START_PAGES.values()
+    }
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, tuple[Traversable, str]]]:
+    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{prefix}{each.name}"
+        if each.is_dir():
+            yield from _walk(each, f"{name}/")
+        elif media_type := _MEDIA_TYPES.get(PurePath(each.name).suffix):
+            yield name, (each, media_type)
+
+
 async def _serve_file(request: web.Request, _caller: Caller) -> web.StreamResponse:
-    name, media_type = _PAGE_FILES[request.path]
-    body = await asyncio.to_thread(_read_file, name)
+    body = await asyncio.to_thread(_read_file, request.path)
+    _, media_type = page_files()[request.path]
     return web.Response(body=body, content_type=media_type, charset="utf-8")
 
 
 @cache
-def _read_file(name: str) -> bytes:
-    return files("channels.web").joinpath("page", name).read_bytes()
+def _read_file(path: str) -> bytes:
+    return page_files()[path][0].read_bytes()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from channels.web.channel import page_files
 from config import HttpSettings, Secret, Settings
 from gateway.admin.client import ControlClient
 from gateway.build import open_daemon
@@ -74,23 +75,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/backup"): Access.CONTROL,
         ("POST", "/files"): Access.OWNER,
         ("GET", "/files/{folder}/{name}"): Access.OWNER,
-        ("GET", "/"): Access.PUBLIC,
-        ("GET", "/app.js"): Access.PUBLIC,
-        ("GET", "/composer.js"): Access.PUBLIC,
-        ("GET", "/conversation.js"): Access.PUBLIC,
-        ("GET", "/dom.js"): Access.PUBLIC,
-        ("GET", "/drawer.js"): Access.PUBLIC,
-        ("GET", "/history.js"): Access.PUBLIC,
-        ("GET", "/items.js"): Access.PUBLIC,
-        ("GET", "/log.js"): Access.PUBLIC,
-        ("GET", "/login.js"): Access.PUBLIC,
-        ("GET", "/outbox.js"): Access.PUBLIC,
-        ("GET", "/socket.js"): Access.PUBLIC,
-        ("GET", "/state.js"): Access.PUBLIC,
-        ("GET", "/suggestions.js"): Access.PUBLIC,
-        ("GET", "/view.js"): Access.PUBLIC,
-        ("GET", "/app.css"): Access.PUBLIC,
-        ("GET", "/favicon.svg"): Access.PUBLIC,
+        **{("GET", path): Access.PUBLIC for path in page_files()},
         ("POST", "/telegram/default/webhook"): Access.CHANNEL,
         ("POST", "/hooks/{name}"): Access.CHANNEL,
         ("GET", "/web/ws"): Access.OWNER,

@@ -140,7 +140,7 @@ async def test_a_toast_covers_no_message(page: Page, gateway: FakeGateway, width
     # The toast disappears after a few seconds, so it is measured in the same step that shows it.
     end_of_answer, top_of_toast = await page.evaluate(
         """async () => {
-            const { toast } = await import("/dom.js");
+            const { toast } = await import("/shared/toast.js");
             toast("Stopped.");
             for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame);
             const box = (selector) => document.querySelector(selector).getBoundingClientRect();

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from tests.page.conftest import shoot
 from tests.page.daemon import Daemon
-from tests.page.harness import HELLO, write
+from tests.page.harness import HELLO, choose_setting, write
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -96,7 +96,7 @@ async def test_a_long_message_of_multibyte_characters_is_accepted(page: Page) ->
 
 async def test_signing_out_invalidates_the_cookie(page: Page) -> None:
     cookies = await page.context.cookies()
-    await page.get_by_role("button", name="Sign out").click()
+    await choose_setting(page, "Sign out")
     await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
     await page.context.add_cookies([{**cookie} for cookie in cookies])  # type: ignore[typeddict-item]  # One type to read, another to write.
     await page.reload()

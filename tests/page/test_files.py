@@ -97,7 +97,7 @@ async def test_a_file_that_is_already_in_the_history_is_shown_once(page: Page) -
     """The history may be read between the end of a turn and the arrival of its file."""
     await page.evaluate(
         """async () => {
-            const { receive } = await import("/socket.js");
+            const { receive } = await import("/chat/socket.js");
             const file = { name: "a.txt", size: 1, url: "/files/s/a.txt?name=a.txt" };
             const line = { role: "assistant", text: "[file: a.txt]", at: new Date().toISOString(), file };
             receive({ type: "history", session: null, lines: [line] });

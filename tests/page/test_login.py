@@ -2,6 +2,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
+from tests.page.harness import choose_setting
 
 
 async def test_the_sign_in_screen_explains_how_to_sign_in(browser: Browser, gateway: FakeGateway) -> None:
@@ -60,7 +61,7 @@ async def test_the_address_cannot_change_the_server_of_the_page(page: Page, gate
 
 
 async def test_signing_out_clears_the_page(page: Page) -> None:
-    await page.get_by_role("button", name="Sign out").click()
+    await choose_setting(page, "Sign out")
     await expect(page.get_by_text("Sign in to Gatehouse")).to_be_visible()
     assert await page.evaluate("sessionStorage.getItem('gatehouse.outbox')") in {None, "[]"}
     await page.reload()

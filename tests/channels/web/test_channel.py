@@ -15,6 +15,7 @@ from gateway.testing import Core, StubBrowser, StubPulse
 from tests.channels.websocket.harness import context, frame, outbound, running, say, serving
 
 PAGE = Path(channels.web.__file__).parent / "page"
+FILES = sorted(path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*.*"))
 
 
 @pytest.fixture
@@ -43,12 +44,8 @@ def test_has_drafts_routes_and_buttons(channel: WebChannel) -> None:
 
 def test_only_the_files_of_the_page_are_public(channel: WebChannel) -> None:
     access = {route.path: route.access for route in channel.routes()}
-    assert {path for path, who in access.items() if who is Access.PUBLIC} == {
-        "/",
-        "/app.css",
-        "/favicon.svg",
-        *(f"/{path.name}" for path in PAGE.glob("*.js")),
-    }
+    public = {path for path, who in access.items() if who is Access.PUBLIC}
+    assert public == {"/", *(f"/{path}" for path in FILES if path != "index.html")}
     assert access["/web/ws"] is Access.OWNER
 
 
@@ -75,9 +72,9 @@ async def test_html_in_an_answer_is_escaped(channel: WebChannel, client: TestCli
     ("path", "media_type"),
     [
         ("/", "text/html; charset=utf-8"),
-        ("/app.js", "text/javascript; charset=utf-8"),
-        ("/view.js", "text/javascript; charset=utf-8"),
-        ("/app.css", "text/css; charset=utf-8"),
+        ("/chat/app.js", "text/javascript; charset=utf-8"),
+        ("/shared/dom.js", "text/javascript; charset=utf-8"),
+        ("/shared/theme.css", "text/css; charset=utf-8"),
         ("/favicon.svg", "image/svg+xml; charset=utf-8"),
     ],
 )
@@ -95,9 +92,9 @@ async def test_serves_the_files_of_the_page(client: TestClient[Any, Any], path: 
         "/../channel.py",
         "/%2e%2e/channel.py",
         "/..%2fchannel.py",
-        "/app.js%00",
+        "/chat/app.js%00",
         "/.git/config",
-        "/page/app.js",
+        "/page/chat/app.js",
         "//etc/passwd",
         "/sessions/transcripts/main.jsonl",
     ],
@@ -114,9 +111,28 @@ async def test_serves_no_other_file(client: TestClient[Any, Any], path: str) -> 
 async def test_the_page_has_no_inline_code_and_no_foreign_addresses(client: TestClient[Any, Any]) -> None:
     """The content security policy would block both."""
     page = await (await client.get("/")).text()
-    modules = [path.name for path in PAGE.glob("*.js")]
-    code = "".join([await (await client.get(f"/{module}")).text() for module in modules])
-    style = await (await client.get("/app.css")).text()
+    code = "".join([await (await client.get(f"/{path}")).text() for path in FILES if path.endswith(".js")])
+    style = "".join([await (await client.get(f"/{path}")).text() for path in FILES if path.endswith(".css")])
     assert not re.search(r"<script(?! src=)|<style|\son\w+=|\sstyle=", page)
     assert not re.search(r"https?://|//[a-z]+\.", page + style)
-    assert not re.search(r"\.style\b|eval\(|https?://", code)
+    # The namespace of SVG is a name, and no address.
+    assert not re.search(r"\.style\b|eval\(|https?://", code.replace("http://www.w3.org/2000/svg", ""))
+
+
+def test_the_page_names_all_of_its_modules_so_that_they_load_in_parallel() -> None:
+    """Otherwise a module would be requested only after the one that imports it."""
+
+    def imported(path: str) -> set[str]:
+        names = re.findall(
+            r"^(?:import|\} from|export) .*?\"(\.\.?/[^\"]+)\";$", (PAGE / path).read_text(), re.MULTILINE
+        )
+        return {(PAGE / path).parent.joinpath(name).resolve().relative_to(PAGE).as_posix() for name in names}
+
+    found: set[str] = set()
+    missing = {"chat/app.js"}
+    while missing:
+        found |= missing
+        missing = set().union(*map(imported, missing)) - found
+    html = (PAGE / "index.html").read_text()
+    preloaded = re.findall(r"<link rel=\"modulepreload\" href=\"/([^\"]+)\">", html)
+    assert sorted(preloaded) == sorted(found - {"chat/app.js"})

@@ -5,13 +5,17 @@ import { sendFrame } from "./socket.js";
 import { isCommand, state } from "./state.js";
 import { render } from "./view.js";
 
+/** @typedef {import("./state.js").Item} Item */
+
 const HISTORY_LIMIT = 200;
 
 export function requestHistory() {
   for (const item of state.items) item.isOld = true;
-  sendFrame({ type: "history", limit: HISTORY_LIMIT });
+  const request = { type: "history", limit: HISTORY_LIMIT };
+  sendFrame(request);
 }
 
+/** @param {{session: number | null, lines: any[]}} frame */
 export function onHistory(frame) {
   // Only now: a connection that ends before the first answer keeps its growing pauses.
   state.attempt = 0;
@@ -25,7 +29,11 @@ export function onHistory(frame) {
   render();
 }
 
-// A line that was on screen before keeps its element, so that a screen reader does not read it again.
+/**
+ * A line that was on screen before keeps its element, so that a screen reader does not read it again.
+ * @param {Item[]} lines
+ * @param {Item[]} before
+ */
 function keepNodes(lines, before) {
   const free = before.filter((item) => item.node && !state.items.includes(item));
   for (const line of lines) {
@@ -34,30 +42,48 @@ function keepNodes(lines, before) {
   }
 }
 
+/**
+ * @param {any} line
+ * @returns {Item}
+ */
 function lineItem({ role, text, html, at, file, id, turn, is_failure, details }) {
   if (role === "user") return { kind: "user", id, text, at, state: "taken", isRecorded: true };
   return { kind: "reply", text, html, at, file, turn, isFailure: is_failure, details };
 }
 
-// The lines of the transcript replace their items. Notices, answers to other channels, drafts and unsent messages are not
-// in it, and stay.
+/**
+ * The lines of the transcript replace their items. Notices, answers to other channels, drafts and unsent messages are
+ * not in it, and stay.
+ * @param {Item[]} lines
+ * @param {Item[]} items
+ */
 function merge(lines, items) {
   const kept = items.filter((item) => (item.kind === "user" ? isMissing(item, lines) : isStillShown(item, lines)));
   const isAnswered = lines.at(-1)?.kind === "reply";
-  if (isAnswered && !kept.some((item) => state.awaiting.has(item.id))) state.awaiting.clear();
+  if (isAnswered && !kept.some((item) => state.awaiting.has(item.id ?? ""))) state.awaiting.clear();
   // An answer that came while the history was read has more text than its lines.
   const merged = lines.filter((line) => !kept.some((item) => isLineOf(line, item)));
   // Questions first, so that the answers find them.
   for (const item of kept.filter(({ kind }) => kind === "user")) placeByTime(merged, item);
-  for (const item of kept.filter(({ kind }) => kind !== "user")) placeBelowQuestion(merged, item) || placeByTime(merged, item);
+  for (const item of kept.filter(({ kind }) => kind !== "user")) {
+    if (!placeBelowQuestion(merged, item)) placeByTime(merged, item);
+  }
   return merged;
 }
 
+/**
+ * @param {Item} item
+ * @param {Item[]} lines
+ */
 function isMissing(item, lines) {
   if (item.id === undefined || lines.some((line) => line.kind === "user" && line.id === item.id)) return false;
   return item.state !== "taken" || isCommand(item.text) || !item.isOld || state.awaiting.has(item.id);
 }
 
+/**
+ * @param {Item} item
+ * @param {Item[]} lines
+ */
 function isStillShown(item, lines) {
   if (item.kind === "notice" || item.isAside) return true;
   if (item.isLive) return item.connection === state.connection;

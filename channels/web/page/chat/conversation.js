@@ -1,12 +1,15 @@
 // Receiving: messages, drafts and sessions.
 
-import { toast } from "./dom.js";
+import { toast } from "../shared/toast.js";
 import { requestHistory } from "./history.js";
 import { putItem } from "./items.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, now, remember, state, userItem } from "./state.js";
 import { render } from "./view.js";
 
+/** @typedef {import("./state.js").Item} Item */
+
+/** @param {{id: string, text: string, at: string}} frame */
 export function onEcho(frame) {
   if (userItem(frame.id)) return;
   if (isCommand(frame.text)) state.keepFrom = state.items.length;
@@ -17,6 +20,7 @@ export function onEcho(frame) {
   render();
 }
 
+/** @param {any} frame */
 export function onDraft(frame) {
   if (state.finished.has(frame.key) || !belongsHere(frame)) return;
   putItem({ kind: "reply", key: frame.key, text: frame.text, html: frame.html, at: now(), isLive: true, connection: state.connection, replyTo: frame.reply_to });
@@ -24,6 +28,7 @@ export function onDraft(frame) {
   render();
 }
 
+/** @param {any} frame */
 export function onMessage(frame) {
   const isRepeated = state.finished.has(frame.key);
   remember(state.finished, frame.key);
@@ -42,26 +47,37 @@ export function onMessage(frame) {
   render();
 }
 
-// Answers come in the order of the messages, and one answer may cover several: earlier messages are answered as well.
+/**
+ * Answers come in the order of the messages, and one answer may cover several: earlier messages are answered as well.
+ * @param {any} frame
+ */
 function noteAnswer(frame) {
   state.awaiting.delete(frame.reply_to);
   const place = state.items.findIndex((item) => item.kind === "user" && item.id === frame.reply_to);
   if (frame.kind !== "reply" || place < 0) return;
-  for (const item of state.items.slice(0, place)) state.awaiting.delete(item.id);
+  for (const item of state.items.slice(0, place)) state.awaiting.delete(item.id ?? "");
 }
 
-// /stop also drops the messages that waited behind the stopped answer.
+/**
+ * /stop also drops the messages that waited behind the stopped answer.
+ * @param {any} frame
+ */
 function isAnswerToStop(frame) {
   const asked = state.quiet.get(frame.reply_to) ?? userItem(frame.reply_to)?.text ?? "";
   return /^[/!]stop\b/i.test(asked);
 }
 
+/** @param {string} id */
 function markDropped(id) {
   const item = userItem(id);
   if (item) item.state = "dropped";
   state.awaiting.delete(id);
 }
 
+/**
+ * @param {any} frame
+ * @returns {Item}
+ */
 function messageItem(frame) {
   // An answer to a message of another channel, which is in no transcript of this chat.
   const isAside = frame.kind === "reply" && frame.session == null;
@@ -81,7 +97,10 @@ function messageItem(frame) {
   };
 }
 
-// An answer in another session only marks that session in the side bar.
+/**
+ * An answer in another session only marks that session in the side bar.
+ * @param {any} frame
+ */
 function belongsHere(frame) {
   if (frame.session == null || frame.session === state.active) return true;
   state.unread.add(frame.session);
@@ -89,25 +108,30 @@ function belongsHere(frame) {
   return false;
 }
 
-// A message that was queued while the page was reloaded is in the history once its turn has begun.
+/**
+ * A message that was queued while the page was reloaded is in the history once its turn has begun.
+ * @param {any} frame
+ */
 function refetchMissingQuestion(frame) {
   if (!frame.reply_to || userItem(frame.reply_to) || state.refetched.has(frame.key)) return;
   remember(state.refetched, frame.key);
   requestHistory();
 }
 
+/** @param {{sessions: import("./state.js").Session[]}} frame */
 export function onSessions(frame) {
   const active = frame.sessions.find((session) => session.is_active)?.number ?? null;
   state.sessions = frame.sessions;
   if (state.active !== undefined && active !== state.active) changeSession(active);
   state.active = active;
-  state.unread.delete(active);
+  if (active !== null) state.unread.delete(active);
   render();
 }
 
+/** @param {number | null} active */
 function changeSession(active) {
   // Messages on screen that were in no session have created this one.
-  const isFirst = (item) => state.active === null && item.kind === "user" && !isCommand(item.text);
+  const isFirst = (/** @type {Item} */ item) => state.active === null && item.kind === "user" && !isCommand(item.text);
   state.items = state.items.filter((item, place) => place >= state.keepFrom || isFirst(item));
   state.keepFrom = 0;
   state.active = active;

@@ -1,19 +1,28 @@
 // Sending: one message at a time, so that they arrive in the order in which they were typed.
 // After a reconnect, unacknowledged messages are resent with the same id.
 
-import { toast } from "./dom.js";
+import { RETRY_AFTER_MS } from "../shared/sign_in.js";
+import { load, save } from "../shared/storage.js";
+import { toast } from "../shared/toast.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, now, RETRY, state, userItem } from "./state.js";
 import { render } from "./view.js";
 
-export const RETRY_AFTER_MS = 1000;
+/** @typedef {import("./state.js").Message} Message */
+/** @typedef {import("./state.js").Item} Item */
+/** @typedef {import("./state.js").UploadedFile} UploadedFile */
+
 const OUTBOX_KEY = "gatehouse.outbox";
 
+/**
+ * @param {string} text
+ * @param {{isQuiet?: boolean, isUrgent?: boolean, files?: UploadedFile[]}} [options]
+ */
 export function sendMessage(text, { isQuiet = false, isUrgent = false, files = [] } = {}) {
   const message = { id: newId(), text, isQuiet, at: now(), files };
   if (isCommand(text)) state.keepFrom = state.items.length;
   if (isQuiet) state.quiet.set(message.id, text);
-  else state.items.push({ kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending", canResend: !files.length });
+  else state.items.push(pendingItem(message));
   if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);
   else state.outbox.push(message);
   storeOutbox();
@@ -22,6 +31,15 @@ export function sendMessage(text, { isQuiet = false, isUrgent = false, files = [
   sendNext();
 }
 
+/**
+ * @param {Message} message
+ * @returns {Item}
+ */
+function pendingItem(message) {
+  return { kind: "user", id: message.id, text: shownText(message), at: message.at, state: "pending", canResend: !message.files?.length };
+}
+
+/** @param {Item} item */
 export function resendItem(item) {
   state.items = state.items.filter((other) => other !== item);
   sendMessage(item.text);
@@ -39,15 +57,20 @@ export function sendNext() {
   sendFrame(frameOf(head));
 }
 
+/** @param {{id: string, text: string, files?: UploadedFile[]}} message */
 function frameOf({ id, text, files }) {
   return files?.length ? { type: "message", id, text, files } : { type: "message", id, text };
 }
 
-// The same text as the history will show.
+/**
+ * The same text as the history will show.
+ * @param {{text: string, files?: UploadedFile[]}} message
+ */
 function shownText({ text, files = [] }) {
   return [text, ...files.map((file) => `[${file.kind}: ${file.name}]`)].filter(Boolean).join("\n");
 }
 
+/** @param {string} text */
 export function isTooLong(text) {
   // The server counts characters; `length` counts surrogates as well, and is never smaller.
   if (text.length > state.maxTextChars && [...text].length > state.maxTextChars) return true;
@@ -55,6 +78,7 @@ export function isTooLong(text) {
   return new TextEncoder().encode(frame).length > state.maxFrameBytes;
 }
 
+/** @param {string} id */
 function removeFromOutbox(id) {
   state.outbox = state.outbox.filter((message) => message.id !== id);
   storeOutbox();
@@ -62,6 +86,7 @@ function removeFromOutbox(id) {
   sendNext();
 }
 
+/** @param {{id: string, at: string, verdict: string}} frame */
 export function onAck(frame) {
   const item = userItem(frame.id);
   if (item) Object.assign(item, { state: "taken", at: frame.at });
@@ -71,28 +96,35 @@ export function onAck(frame) {
   render();
 }
 
-// The answer may come before the acknowledgement.
+/**
+ * The answer may come before the acknowledgement.
+ * @param {string} id
+ */
 function expectAnswer(id) {
   if (!state.items.some((item) => item.replyTo === id && !item.isLive)) state.awaiting.add(id);
 }
 
+/** @param {{text: string, id?: string, can_retry?: boolean}} frame */
 export function onError(frame) {
-  const item = frame.id && userItem(frame.id);
-  if (frame.id && frame.can_retry) return void setTimeout(() => resend(frame.id), RETRY_AFTER_MS);
+  const { id } = frame;
+  const item = id && userItem(id);
+  if (id && frame.can_retry) return void setTimeout(() => resend(id), RETRY_AFTER_MS);
   if (item) Object.assign(item, { state: "failed", problem: frame.text });
   else toast(frame.text);
-  if (frame.id) removeFromOutbox(frame.id);
+  if (id) removeFromOutbox(id);
   render();
 }
 
+/** @param {string} id */
 function resend(id) {
   if (state.inFlight === id) state.inFlight = null;
   sendNext();
 }
 
+/** @returns {Message[]} */
 export function storedOutbox() {
   try {
-    const stored = JSON.parse(sessionStorage.getItem(OUTBOX_KEY));
+    const stored = JSON.parse(load(OUTBOX_KEY, sessionStorage) ?? "[]");
     return Array.isArray(stored) ? stored : [];
   } catch {
     return [];
@@ -100,16 +132,13 @@ export function storedOutbox() {
 }
 
 export function storeOutbox() {
-  try {
-    sessionStorage.setItem(OUTBOX_KEY, JSON.stringify(state.outbox));
-  } catch {
-    // The storage is full or disabled. The messages are still in memory.
-  }
+  // If the browser keeps nothing, the messages are still in memory.
+  save(OUTBOX_KEY, JSON.stringify(state.outbox), sessionStorage);
 }
 
 export function restorePending() {
   for (const message of state.outbox) {
     if (message.isQuiet) state.quiet.set(message.id, message.text);
-    else if (!userItem(message.id)) state.items.push({ ...message, text: shownText(message), kind: "user", state: "pending" });
+    else if (!userItem(message.id)) state.items.push(pendingItem(message));
   }
 }

@@ -1,14 +1,20 @@
 // The connection: reconnects with growing pauses.
 
-import { $ } from "./dom.js";
-import { showLogin, whoami } from "./login.js";
+import { $ } from "../shared/dom.js";
+import { showSignIn, whoami } from "../shared/sign_in.js";
 import { state } from "./state.js";
 import { render } from "./view.js";
 
 const BACKOFF_MS = [300, 600, 1200, 2500, 5000, 10000];
+
+/** @typedef {Record<string, (frame: any) => void>} FrameHandlers By the type of the frame. */
+/** @type {FrameHandlers} */
 let handlers = {};
 
-// Connects, and calls the handler of its type with each frame.
+/**
+ * Connects, and calls the handler of its type with each frame.
+ * @param {FrameHandlers} frameHandlers
+ */
 export function openConnection(frameHandlers) {
   handlers = frameHandlers;
   connect();
@@ -24,6 +30,7 @@ function connect() {
   socket.addEventListener("close", () => onClose(socket));
 }
 
+/** @param {WebSocket} socket */
 function onClose(socket) {
   if (state.socket !== socket) return;
   state.socket = null;
@@ -38,7 +45,7 @@ function onClose(socket) {
 async function reconnect() {
   clearTimeout(state.reconnectTimer);
   if (state.socket) return;
-  if ((await whoami()) === null) return showLogin();
+  if ((await whoami()) === null) return showSignIn();
   connect();
 }
 
@@ -46,10 +53,12 @@ export function reconnectNow() {
   if (!$("app").hidden && !state.socket) reconnect();
 }
 
+/** @param {{type: string}} frame */
 export function receive(frame) {
   handlers[frame.type]?.(frame);
 }
 
+/** @param {{type: string}} frame */
 export function sendFrame(frame) {
-  if (state.isOpen) state.socket.send(JSON.stringify(frame));
+  if (state.isOpen) state.socket?.send(JSON.stringify(frame));
 }

@@ -1,17 +1,26 @@
 // Suggests commands while one is typed.
 
-import { $, element } from "./dom.js";
+import { $, element } from "../shared/dom.js";
 import { state } from "./state.js";
 
+/** @typedef {import("./state.js").Command} Command */
+
+let selected = -1;
+const input = $("input", HTMLTextAreaElement);
+
 export function suggest() {
-  const typed = /^[/!](?![/!])([^\n]*)$/.exec($("input").value)?.[1].toLowerCase();
+  const typed = /^[/!](?![/!])([^\n]*)$/.exec(input.value)?.[1].toLowerCase();
   const fitting = typed === undefined ? [] : state.commands.filter((one) => one.name.startsWith(typed));
-  state.selected = -1;
+  selected = -1;
   $("suggestions").replaceChildren(...fitting.map(suggestion));
   $("suggestions").hidden = fitting.length === 0;
-  $("input").removeAttribute("aria-activedescendant");
+  input.removeAttribute("aria-activedescendant");
 }
 
+/**
+ * @param {Command} command
+ * @param {number} place
+ */
 function suggestion(command, place) {
   const row = element("li");
   row.id = `suggestion-${place}`;
@@ -24,34 +33,41 @@ function suggestion(command, place) {
   return row;
 }
 
-// Returns true if the list has handled the key.
+/**
+ * Returns true if the list has handled the key.
+ * @param {KeyboardEvent} event
+ */
 export function handleSuggestionKey(event) {
-  const options = $("suggestions").children;
-  if (event.key === "ArrowDown") select((state.selected + 1) % options.length);
-  else if (event.key === "ArrowUp") select((Math.max(state.selected, 0) - 1 + options.length) % options.length);
+  const options = /** @type {HTMLElement[]} */ ([...$("suggestions").children]);
+  if (event.key === "ArrowDown") select((selected + 1) % options.length);
+  else if (event.key === "ArrowUp") select((Math.max(selected, 0) - 1 + options.length) % options.length);
   else if (event.key === "Escape") $("suggestions").hidden = true;
-  else if (event.key === "Tab" && !event.shiftKey) complete(options[Math.max(state.selected, 0)]);
-  else if (event.key === "Enter" && state.selected >= 0) complete(options[state.selected]);
+  else if (event.key === "Tab" && !event.shiftKey) complete(options[Math.max(selected, 0)]);
+  else if (event.key === "Enter" && selected >= 0) complete(options[selected]);
   else return false;
   return true;
 }
 
+/** @param {number} place */
 function select(place) {
-  state.selected = place;
+  selected = place;
   [...$("suggestions").children].forEach((row, index) => row.setAttribute("aria-selected", String(index === place)));
   const row = $("suggestions").children[place];
   row.scrollIntoView({ block: "nearest" });
-  $("input").setAttribute("aria-activedescendant", row.id);
+  input.setAttribute("aria-activedescendant", row.id);
 }
 
+/** @param {HTMLElement} row */
 export function complete(row) {
   const command = state.commands.find((one) => one.name === row.dataset.name);
-  $("input").value = `/${command.name}${command.arguments ? " " : ""}`;
-  $("input").focus();
-  $("input").dispatchEvent(new Event("input"));
+  if (!command) return;
+  input.value = `/${command.name}${command.arguments ? " " : ""}`;
+  input.focus();
+  input.dispatchEvent(new Event("input"));
   $("suggestions").hidden = true;
 }
 
+/** @param {{commands: Command[]}} frame */
 export function onCommands(frame) {
   state.commands = frame.commands.map((command) => ({ ...command, name: command.name.replace(/^\//, "") }));
   suggest();

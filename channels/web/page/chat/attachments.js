@@ -1,0 +1,82 @@
+// The files for the next message: added by button, paste or drop, and uploaded at once.
+
+import { ApiError, call, withQuery } from "../shared/api.js";
+import { $, button, element, icon } from "../shared/dom.js";
+import { formatSize } from "../shared/format.js";
+import { fill, texts } from "../shared/texts.js";
+import { toast } from "../shared/toast.js";
+
+/** @typedef {import("./state.js").UploadedFile} UploadedFile */
+/** @typedef {{name: string, isLoading: boolean, stored?: UploadedFile}} Attachment */
+
+/** @type {Attachment[]} */
+let attachments = [];
+let onChange = () => {};
+
+/** @param {() => void} changed Called when a file was added, has arrived or was removed. */
+export function onAttachments(changed) {
+  onChange = changed;
+}
+
+export const isUploading = () => attachments.some((file) => file.isLoading);
+export const hasAttachments = () => attachments.some((file) => file.stored);
+
+/** Returns the uploaded files, and forgets them. */
+export function takeAttachments() {
+  const files = attachments.flatMap(({ stored }) => stored ?? []);
+  change([]);
+  return files;
+}
+
+/** @param {Iterable<File>} files */
+export function addFiles(files) {
+  for (const file of files) upload(file);
+}
+
+/** @param {File} blob */
+async function upload(blob) {
+  /** @type {Attachment} */
+  const file = { name: blob.name || texts.chat.file, isLoading: true };
+  change([...attachments, file]);
+  try {
+    file.stored = await call("POST", withQuery("/files", { name: file.name }), blob);
+  } catch (problem) {
+    const isRefused = problem instanceof ApiError && problem.status > 0;
+    const words = isRefused ? fill(texts.chat.uploadRefused, { name: file.name, problem: problem.message }) : "";
+    toast(words || fill(texts.chat.uploadFailed, { name: file.name }));
+  }
+  file.isLoading = false;
+  change(attachments.filter((other) => other !== file || file.stored));
+}
+
+/** @param {Attachment[]} files */
+function change(files) {
+  attachments = files;
+  $("files").replaceChildren(...attachments.map(chip));
+  $("files").hidden = attachments.length === 0;
+  onChange();
+}
+
+/** @param {Attachment} file */
+function chip(file) {
+  const node = element("li", file.isLoading ? "loading" : "");
+  const remove = button("", "");
+  remove.setAttribute("aria-label", fill(texts.chat.removeFile, { name: file.name }));
+  remove.append(icon("close"));
+  remove.addEventListener("click", () => change(attachments.filter((other) => other !== file)));
+  const about = file.stored ? `${file.name} · ${formatSize(file.stored.size)}` : `${file.name} …`;
+  node.append(element("span", "", about), remove);
+  return node;
+}
+
+/** @param {string} text */
+export function addTextFile(text) {
+  addFiles([new File([text], newFileName(), { type: "text/plain" })]);
+}
+
+function newFileName() {
+  const taken = new Set(attachments.map((file) => file.name));
+  let number = 1;
+  while (taken.has(`pasted-${number}.txt`)) number += 1;
+  return `pasted-${number}.txt`;
+}

@@ -1,0 +1,96 @@
+// The composer: the message box, and what can be put into it.
+
+import { $, closest } from "../shared/dom.js";
+import { texts } from "../shared/texts.js";
+import { toast } from "../shared/toast.js";
+import { addFiles, addTextFile, hasAttachments, isUploading, onAttachments, takeAttachments } from "./attachments.js";
+import { isTooLong, sendMessage } from "./outbox.js";
+import { complete, handleSuggestionKey, suggest } from "./suggestions.js";
+
+const MAX_ROWS = 10;
+const input = $("input", HTMLTextAreaElement);
+const picker = $("picker", HTMLInputElement);
+
+function submit() {
+  const text = input.value.trim();
+  if (!text && !hasAttachments()) return;
+  if (isUploading()) return toast(texts.chat.stillUploading);
+  if (isTooLong(text)) return toast(texts.chat.tooLong);
+  input.value = "";
+  const files = takeAttachments();
+  resizeInput();
+  sendMessage(text, { files });
+}
+
+export function resizeInput() {
+  // Set by the `rows` attribute, because the content security policy forbids inline styles.
+  input.rows = 1;
+  while (input.scrollHeight > input.clientHeight + 1 && input.rows < MAX_ROWS) input.rows += 1;
+  $("send", HTMLButtonElement).disabled = !input.value.trim() && !hasAttachments();
+  suggest();
+}
+
+/** @param {KeyboardEvent} event */
+function onKey(event) {
+  if (event.isComposing) return;
+  if (!$("suggestions").hidden && handleSuggestionKey(event)) return event.preventDefault();
+  const wantsNewLine = event.shiftKey || matchMedia("(pointer: coarse)").matches;
+  if (event.key !== "Enter" || wantsNewLine) return;
+  event.preventDefault();
+  submit();
+}
+
+export function focusInput() {
+  if (matchMedia("(pointer: fine)").matches) input.focus();
+}
+
+/** @param {ClipboardEvent} event */
+function onPaste(event) {
+  const files = [...(event.clipboardData?.files ?? [])];
+  const text = event.clipboardData?.getData("text/plain") ?? "";
+  if (!files.length && !wouldBeTooLong(text)) return;
+  event.preventDefault();
+  if (files.length) return addFiles(files);
+  addTextFile(text);
+  toast(texts.chat.pastedAsFile);
+}
+
+/** @param {string} pasted */
+function wouldBeTooLong(pasted) {
+  const { value, selectionStart, selectionEnd } = input;
+  return isTooLong(value.slice(0, selectionStart) + pasted + value.slice(selectionEnd));
+}
+
+/** @param {DragEvent} event */
+function onDrag(event) {
+  if (!event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  $("composer").classList.toggle("target", event.type === "dragover");
+  if (event.type === "drop") addFiles(event.dataTransfer.files);
+}
+
+export function listenToComposer() {
+  onAttachments(resizeInput);
+  $("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+    focusInput();
+  });
+  input.addEventListener("input", resizeInput);
+  input.addEventListener("keydown", onKey);
+  input.addEventListener("blur", () => ($("suggestions").hidden = true));
+  input.addEventListener("paste", onPaste);
+  $("suggestions").addEventListener("mousedown", (event) => {
+    event.preventDefault(); // Keeps the focus in the message box.
+    const row = closest(event, "li");
+    if (row) complete(row);
+  });
+  $("attach").addEventListener("click", () => picker.click());
+  picker.addEventListener("change", () => {
+    addFiles(picker.files ?? []);
+    picker.value = "";
+    focusInput();
+  });
+  for (const type of /** @type {const} */ (["dragover", "dragleave", "drop"])) $("chat").addEventListener(type, onDrag);
+  addEventListener("resize", resizeInput);
+}

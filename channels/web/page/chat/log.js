@@ -1,0 +1,105 @@
+// Draws the entries of the log.
+
+import { $, button, element, icon, replaceNodes } from "../shared/dom.js";
+import { formatSize, formatTime } from "../shared/format.js";
+import { showMarkdown } from "../shared/markdown.js";
+import { texts } from "../shared/texts.js";
+import { isCommand, RETRY, state } from "./state.js";
+
+/** @typedef {import("./state.js").Item} Item */
+
+/**
+ * What an entry looked like when it was drawn last.
+ * @type {WeakMap<HTMLElement, unknown[]>}
+ */
+const looks = new WeakMap();
+
+export function drawLog() {
+  const newest = state.items.findLastIndex((item) => item.kind === "user" && item.state !== "dropped" && !isCommand(item.text));
+  const nodes = state.items.map((item, place) => {
+    item.node ??= element("article", "item");
+    drawItem(item, item.node, place > newest);
+    return item.node;
+  });
+  replaceNodes($("log"), nodes);
+}
+
+/**
+ * @param {Item} item
+ * @param {HTMLElement} node
+ * @param {boolean} isNewest Only the newest answer can be retried.
+ */
+function drawItem(item, node, isNewest) {
+  const canRetry = Boolean(item.isFailure) && isNewest;
+  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen, item.isFailure, canRetry];
+  if (looks.get(node)?.every((value, place) => value === look[place])) return;
+  looks.set(node, look);
+  node.className = ["item", item.kind, item.state, item.isLive && "live", item.isFailure && "failure"].filter(Boolean).join(" ");
+  node.setAttribute("aria-busy", String(Boolean(item.isLive)));
+  const body = node.querySelector(":scope > .body") ?? node.appendChild(element("div", "body"));
+  if (!(body instanceof HTMLElement)) return;
+  if (item.file) body.replaceChildren(downloadLink(item.file));
+  else if (item.html === undefined || item.html === null) body.textContent = item.text;
+  else showMarkdown(body, item.html);
+  for (const extra of node.querySelectorAll(":scope > :not(.body)")) extra.remove();
+  node.append(...extras(item, canRetry));
+}
+
+/**
+ * What stands below the body of an entry.
+ * @param {Item} item
+ * @param {boolean} canRetry
+ */
+function extras(item, canRetry) {
+  const nodes = [];
+  if (item.isFailure && item.details) nodes.push(detailsElement(item.details));
+  if (item.buttons?.length) nodes.push(buttonRow(item.buttons));
+  if (canRetry) nodes.push(buttonRow([{ label: texts.chat.tryAgain, command: RETRY }]));
+  if (item.state === "dropped") nodes.push(droppedState(item));
+  if (item.kind === "user" && item.state === "failed") nodes.push(element("span", "state", item.problem));
+  if (item.kind === "user" && item.state === "pending") {
+    nodes.push(element("span", "state", state.isOpen ? texts.chat.sending : texts.chat.sentLater));
+  } else if (!item.isLive) nodes.push(timeElement(item.at));
+  return nodes;
+}
+
+/** @param {import("./state.js").FileLink} file */
+function downloadLink({ name, size, url }) {
+  const link = element("a", "download");
+  link.href = new URL(url, location.origin).pathname + new URL(url, location.origin).search;
+  link.download = name;
+  link.append(icon("file"), element("span", "", name), element("small", "", formatSize(size)));
+  return link;
+}
+
+/** @param {string} details */
+function detailsElement(details) {
+  const node = element("details");
+  node.append(element("summary", "", texts.chat.details), element("pre", "", details));
+  return node;
+}
+
+/** @param {Item} item */
+function droppedState(item) {
+  const note = element("span", "state", texts.chat.stoppedByYou);
+  if (item.canResend) note.append(" · ", button("resend", texts.chat.sendAgain));
+  return note;
+}
+
+/** @param {import("./state.js").Button[]} buttons */
+function buttonRow(buttons) {
+  const row = element("div", "buttons");
+  for (const each of buttons) {
+    const node = button("", each.label);
+    node.dataset.command = each.command;
+    row.append(node);
+  }
+  return row;
+}
+
+/** @param {string} at */
+function timeElement(at) {
+  const node = element("time", "", formatTime(at));
+  node.dateTime = at;
+  return node;
+}
