@@ -66,6 +66,9 @@ class SessionBrowser:
                 messages=session.messages,
                 updated_at=session.updated_at,
                 is_active=active is not None and session.key == active.key,
+                id=session.id,
+                agent=session.agent,
+                model=session.model,
             )
             for session in self._sessions.list(scope)
         ]

@@ -58,7 +58,7 @@ class MessageMapper:
                     for file in entry.attachments
                 )
                 text = TextContent(text=entry.content, partial=False, attachments=attached)
-                return replace(self._message(entry, "user", text), id=self._user_id(entry))
+                return replace(self._message(entry, "user", text), id=self.user_id(entry))
             case entries.Assistant() if entry.content:
                 self._text = self._message(entry, "agent", TextContent(text=entry.content, partial=False))
                 return self._text
@@ -126,7 +126,7 @@ class MessageMapper:
             turn=entry.turn,
         )
 
-    def _user_id(self, entry: entries.User) -> str:
+    def user_id(self, entry: entries.User) -> str:
         """Return the id that the program got for its prompt. Messages of chats have none, so it is derived."""
         if entry.event_id is not None and is_uuid(entry.event_id):
             return entry.event_id
@@ -136,6 +136,13 @@ class MessageMapper:
         """Return the path of a file in the API, or an empty string if it was not stored."""
         stored = ref.rpartition("/")[2]
         return f"/api/sessions/{self._session_id}/files/{quote(stored)}?name={quote(name)}" if stored else ""
+
+
+def is_message(session_id: str, entry: Entry, message_id: str) -> bool:
+    """Return whether an entry is the message of a user with this id, which the API or the chat client gave it."""
+    if not isinstance(entry, entries.User):
+        return False
+    return message_id in {entry.event_id, MessageMapper(session_id).user_id(entry)}
 
 
 async def all_messages(

@@ -69,6 +69,7 @@ class Overview:
                     id=agent.name,
                     model=agent.model,
                     backend=self._live.settings.agents[agent.name].backend,
+                    models=list(agent.models_for(role).values()),
                     tools=sorted(spec.name for spec in agent.toolbox.under(lambda: asker).specs()),
                 )
                 for agent in self._agents

@@ -183,6 +183,21 @@ def _management_operations(sessions: SessionApi) -> list[ApiOperation]:
             links=_links("id", "getSession"),
         ),
         ApiOperation(
+            name="undoTurns",
+            method="POST",
+            path=f"{SESSION}/undo",
+            tag="Management",
+            summary="Undo a message and everything after it",
+            description="The agent does not see undone turns any more. The transcript keeps them. Refused while an "
+            "answer is being written.",
+            handle=sessions.undo,
+            scope=TokenScope.MANAGE,
+            body=t.UndoBody,
+            response=t.SessionSummary,
+            errors=(NOT_FOUND, CONFLICT, INVALID),
+            links=_links("id", *_READING, "sendPrompt"),
+        ),
+        ApiOperation(
             name="resumeSession",
             method="POST",
             path=f"{SESSION}/resume",

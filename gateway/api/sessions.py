@@ -19,7 +19,7 @@ from gateway.access.rules import Live
 from gateway.admin.session_routes import LocalArchive
 from gateway.api import types as t
 from gateway.api.events import EventStreams, position_of
-from gateway.api.message_mapping import LOOK_BACK, all_messages
+from gateway.api.message_mapping import LOOK_BACK, all_messages, is_message
 from gateway.api.operation import ApiCall, invalid
 from gateway.api.overview import repo_info, token_count
 from gateway.api.program_sessions import ProgramSessions
@@ -34,9 +34,10 @@ from gateway.inbound.inbox import QueueFull
 from gateway.job import Job
 from gateway.lanes import Lanes
 from gateway.repos.repositories import Repositories
-from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus
+from gateway.sessions import Entry, SessionManager, SessionMeta, SessionStatus, entries
 from gateway.sessions.directory import SessionFilter, SessionPage
 from gateway.sessions.export import JsonExport, MarkdownExport, export_pieces, undone_turns
+from gateway.sessions.history import effective_entries, undo_turn
 from gateway.text import clean
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Decision
@@ -288,6 +289,21 @@ class SessionApi:
         needs_room = archived.meta.channel == API_CHANNEL and archived.meta.status is SessionStatus.ACTIVE
         async with self._programs.room() if needs_room else nullcontext():
             return self._info(await self._archive.restore(archived.key))
+
+    async def undo(self, call: ApiCall) -> t.SessionSummary:
+        wanted = call.body_as(t.UndoBody).message
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        async with self._programs.changing(session):
+            loaded = effective_entries([each async for each in self._sessions.entries(session.key)])
+            first = next((at for at, each in enumerate(loaded) if is_message(session.id, each, wanted)), None)
+            if first is None:
+                raise HttpError(HTTPStatus.NOT_FOUND, "This session has no message of a user with this id.")
+            # In the order in which they were said, each turn once.
+            turns = dict.fromkeys(each.turn for each in loaded[first:] if isinstance(each, entries.User) and each.turn)
+            if self._lanes.is_busy(session.key):
+                raise HttpError(HTTPStatus.CONFLICT, "An answer is being written. Stop it first, or wait for its end.")
+            await self._sessions.append(session.key, [undo_turn(loaded, turn) for turn in turns])
+        return self._info(self._sessions.find(session.key) or session)
 
     async def export(self, call: ApiCall) -> web.StreamResponse:
         session = await self._programs.find(call.caller, call.path("id"))

@@ -42,6 +42,17 @@ class SessionChanges(Request, frozen=True, kw_only=True):
     title: Title
 
 
+class UndoBody(Request, frozen=True, kw_only=True):
+    message: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            description="The id of a message of a user, or the one that its chat client gave it.",
+        ),
+    ]
+
+
 class PromptFile(Request, frozen=True, kw_only=True):
     """A file for a prompt: its content in base64, or the `ref` of a file that was uploaded with `POST /api/files`."""
 
@@ -289,6 +300,8 @@ class AgentInfo(Response, frozen=True, kw_only=True):
     model: str | None
     backend: str
     tools: list[str]
+    models: list[str] = []
+    """The models that the caller may choose with `/model`."""
 
 
 class AgentList(Response, frozen=True, kw_only=True):

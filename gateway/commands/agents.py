@@ -99,12 +99,8 @@ class AgentCommands:
         session = await self._session(call)
         agent = agent_of(self._agents, call, session)
         own = self._agents[agent.name]
-        # A model has two names, `model` and `provider/model`. The full one tells whether two names are the same model.
-        names: dict[str, str] = {}
         role = role_in(self._live, call.inbound)
-        for name in (*agent.models, *([agent.model] if agent.model else [])):
-            if role.may_choose_model(name, full := agent.about(name).name, is_usual=True):
-                names.setdefault(full, name)
+        names = agent.models_for(role)
         wanted = call.argument
         if not wanted:
             if agent.is_coding and not names:

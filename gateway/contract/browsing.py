@@ -20,6 +20,11 @@ class SessionInfo:
     messages: int
     updated_at: datetime
     is_active: bool
+    id: str = ""
+    """The id in the HTTP API."""
+    agent: str = ""
+    model: str | None = None
+    """The model that was chosen for this session; None for that of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from config import AgentSettings, Backend, Settings, WorkspaceMode
 from config.files import make_private_directory
 from config.types import resolve_links
-from gateway.access.role_table import AskerRoles
+from gateway.access.role_table import AskerRoles, Role
 from gateway.acp.presets import TOOL_KINDS, effective, environment
 from gateway.acp.programs import ProgramMissing, find_program
 from gateway.agent.models import ModelInfo, family_info
@@ -135,6 +135,17 @@ class ConfiguredAgent:
     max_iterations: int
     is_coding: bool = False
     """Whether it is a program that speaks ACP. Then it has no provider and no tools of ours."""
+
+    def models_for(self, role: Role) -> dict[str, str]:
+        """Return the models that people with a role may choose, by their full names.
+
+        A model has two names, `model` and `provider/model`. The full one tells whether two names are the same model.
+        """
+        names: dict[str, str] = {}
+        for name in (*self.models, *([self.model] if self.model else [])):
+            if role.may_choose_model(name, full := self.about(name).name, is_usual=True):
+                names.setdefault(full, name)
+        return names
 
 
 class NoProvider:

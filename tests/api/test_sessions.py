@@ -13,7 +13,7 @@ from gateway.daemon import Daemon
 from gateway.errors import ModelUnavailable, ProviderBusy
 from gateway.sessions import SessionStatus, entries
 from tests.agent.scripted import ScriptedProvider
-from tests.api.harness import Api, api
+from tests.api.harness import Api, Json, api
 from tests.daemon.harness import Parrot, gateway, settings
 from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.polling import until
@@ -82,6 +82,38 @@ async def test_an_archived_session_is_restored_only_if_there_is_room(tmp_path: P
         assert (await program.call("POST", path))[0] == 429
         await program.call("DELETE", f"/api/sessions/{other['id']}")
         assert (await program.call("POST", path))[0] == 200
+
+
+async def test_a_message_and_everything_after_it_is_undone(tmp_path: Path) -> None:
+    parrot = Parrot()
+    parrot.may_answer.set()
+    async with api(settings(tmp_path), parrot.installed) as program:
+        session = await program.start()
+        first, second, _ = [
+            await said(program, session, text, at) for at, text in enumerate(["one", "two", "three"], 1)
+        ]
+        path = f"/api/sessions/{session['id']}/undo"
+        assert (await program.call("POST", path, {"message": second["id"]}))[0] == 200
+        await said(program, session, "four", 2)
+        assert parrot.heard[-1] == ["one", "four"]
+        # An undone message has no turn that could be undone again.
+        assert (await program.call("POST", path, {"message": second["id"]}))[0] == 404
+        assert (await program.call("POST", path, {"message": "nonsense"}))[0] == 404
+        status, undone = await program.call("POST", path, {"message": first["id"]})
+        assert (status, undone["messageCount"]) == (200, 0)
+        parrot.may_answer.clear()
+        parrot.is_asked.clear()
+        running = await program.prompt(session, "five")
+        await parrot.is_asked.wait()
+        assert parrot.heard[-1] == ["five"]
+        status, problem = await program.call("POST", path, {"message": running["id"]})
+        assert (status, problem["title"]) == (409, "Conflict")
+
+
+async def said(program: Api, session: Json, text: str, answers: int) -> Json:
+    message = await program.prompt(session, text)
+    await program.answered(session, answers)
+    return message
 
 
 async def test_only_an_active_session_takes_prompts(tmp_path: Path) -> None:

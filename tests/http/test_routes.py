@@ -90,6 +90,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/api/sessions/{id}/events"): Access.API,
         ("POST", "/api/sessions/{id}/complete"): Access.API,
         ("POST", "/api/sessions/{id}/resume"): Access.API,
+        ("POST", "/api/sessions/{id}/undo"): Access.API,
         ("POST", "/api/sessions/{id}/archive"): Access.API,
         ("POST", "/api/sessions/{id}/restore"): Access.API,
         ("GET", "/api/sessions/{id}/export"): Access.API,

@@ -1,9 +1,14 @@
-"""The real daemon as a separate process, with an empty data directory and no API key."""
+"""The real daemon, without an API key: as a separate process, or in this one with a model of the test."""
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from config import Settings
+from gateway.build import open_daemon
+from gateway.daemon import Daemon as RunningDaemon
 from tests.daemon_process import DEFAULTS, TIMEOUT, DaemonProcess, write_config
 from tests.ports import free_port
 
@@ -31,3 +36,15 @@ class Daemon:
             running.signal(how)
             await asyncio.to_thread(running.process.wait, TIMEOUT)
         self._running = None
+
+
+@asynccontextmanager
+async def running(configured: Settings, before: Callable[[RunningDaemon], None]) -> AsyncIterator[RunningDaemon]:
+    """Run a daemon in this process, so that a test can choose its model with `before`."""
+    async with open_daemon(configured) as daemon, asyncio.TaskGroup() as tasks:
+        before(daemon)
+        ready = asyncio.Event()
+        tasks.create_task(daemon.run(ready.set), name="daemon")
+        await ready.wait()
+        yield daemon
+        daemon.stop()

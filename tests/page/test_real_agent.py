@@ -1,6 +1,5 @@
 """A tool call of a real coding agent, approved on the page."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,10 +7,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from gateway.build import open_daemon
 from tests.acp.model_server import ModelServer
 from tests.acp.real_agents import RealAgent, agent_cases, app, coder, obey
 from tests.page.conftest import shoot
+from tests.page.daemon import running
 from tests.page.harness import write
 
 
@@ -20,14 +19,9 @@ async def page_url(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncItera
     agent: RealAgent = request.param
     async with (
         ModelServer(obey) as model,
-        open_daemon(coder(tmp_path, agent, model.url, channels={"web": {}})) as daemon,
-        asyncio.TaskGroup() as tasks,
+        running(coder(tmp_path, agent, model.url, channels={"web": {}}), lambda _daemon: None) as daemon,
     ):
-        ready = asyncio.Event()
-        tasks.create_task(daemon.run(ready.set), name="daemon")
-        await ready.wait()
         yield daemon.sign_in_link()
-        daemon.stop()
 
 
 async def test_a_button_on_the_page_approves_an_edit(page: Page, tmp_path: Path) -> None:

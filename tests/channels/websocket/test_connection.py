@@ -106,13 +106,16 @@ async def test_a_client_that_resends_a_message_gets_its_answers_again(served: Se
 
 
 async def test_a_client_gets_its_own_sessions_history_and_commands(served: Served) -> None:
-    served.browser.infos = [SessionInfo(number=2, title="Trip", messages=3, updated_at=NOON, is_active=True)]
+    served.browser.infos = [
+        SessionInfo(number=2, title="Trip", messages=3, updated_at=NOON, is_active=True, id="a1", agent="main")
+    ]
     served.browser.lines = [Line(role="user", text="<b>", at=NOON), Line(role="assistant", text="hi", at=NOON)]
     async with served.connected() as socket:
         await socket.send_json({"type": "sessions"})
         [session] = (await frame(socket, "sessions"))["sessions"]
         assert session == {
-            "number": 2, "title": "Trip", "messages": 3, "updated_at": "2026-03-01T12:00:00Z", "is_active": True
+            "number": 2, "title": "Trip", "messages": 3, "updated_at": "2026-03-01T12:00:00Z", "is_active": True,
+            "id": "a1", "agent": "main", "model": None,
         }  # fmt: skip
         await socket.send_json({"type": "history", "limit": 10})
         history = await frame(socket, "history")

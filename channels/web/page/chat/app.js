@@ -8,11 +8,14 @@ import { signIn, signOut } from "../shared/sign_in.js";
 import { fill, languageItems, texts, translate } from "../shared/texts.js";
 import { toggleTheme } from "../shared/theme.js";
 import { toast } from "../shared/toast.js";
+import { onAction } from "./actions.js";
 import { focusInput, listenToComposer } from "./composer.js";
 import { onDraft, onEcho, onMessage, onSessions } from "./conversation.js";
 import { closeDrawer, openDrawer } from "./drawer.js";
 import { onHistory, requestHistory } from "./history.js";
 import { onAck, onError, resendItem, restorePending, sendMessage, sendNext, storedOutbox, storeOutbox } from "./outbox.js";
+import { listenToPicker } from "./picker.js";
+import { clearSearch, listenToSearch, showArchive } from "./sessions.js";
 import { openConnection, reconnectNow, sendFrame } from "./socket.js";
 import { state } from "./state.js";
 import { onCommands } from "./suggestions.js";
@@ -76,6 +79,7 @@ function onLogClick(event) {
   const item = state.items.find(({ node }) => node && node === closest(event, ".item"));
   if (pressed) pressButton(pressed, item);
   if (resend && item) resendItem(item);
+  if (item) onAction(event, item);
 }
 
 /**
@@ -96,6 +100,12 @@ function runCommand(command) {
   closeDrawer();
   sendMessage(command, { isQuiet: true });
   focusInput();
+}
+
+/** @param {number} number */
+function openSession(number) {
+  clearSearch();
+  runCommand(`/session resume ${number}`);
 }
 
 function listen() {
@@ -137,8 +147,10 @@ function listenToSideBar() {
   $("sessions").addEventListener("click", (event) => {
     const row = closest(event, ".session");
     if (row?.getAttribute("aria-current")) closeDrawer();
-    else if (row) runCommand(`/session resume ${row.dataset.session}`);
+    else if (row) openSession(Number(row.dataset.session));
   });
+  listenToSearch(openSession);
+  listenToPicker();
   $("drawer-open").addEventListener("click", () => openDrawer(true));
   $("drawer-close").addEventListener("click", closeDrawer);
   $("scrim").addEventListener("click", closeDrawer);
@@ -150,7 +162,11 @@ function listenToSideBar() {
 }
 
 function settings() {
-  return [...languageItems(), { label: texts.common.signOut, run: leave }];
+  return [
+    { label: texts.chat.archiveTitle, icon: "archive", run: () => void showArchive(openSession) },
+    ...languageItems().map((item, place) => (place === 0 ? { ...item, heading: texts.common.language } : item)),
+    { label: texts.common.signOut, run: leave },
+  ];
 }
 
 translate(document);

@@ -4,6 +4,7 @@ import { $, button, element, icon, replaceNodes } from "../shared/dom.js";
 import { formatSize, formatTime } from "../shared/format.js";
 import { showMarkdown } from "../shared/markdown.js";
 import { texts } from "../shared/texts.js";
+import { actionsOf, canEdit, editForm } from "./actions.js";
 import { isCommand, RETRY, state } from "./state.js";
 
 /** @typedef {import("./state.js").Item} Item */
@@ -30,8 +31,9 @@ export function drawLog() {
  * @param {boolean} isNewest Only the newest answer can be retried.
  */
 function drawItem(item, node, isNewest) {
-  const canRetry = Boolean(item.isFailure) && isNewest;
-  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen, item.isFailure, canRetry];
+  /** @type {unknown[]} */
+  const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen, item.isFailure];
+  look.push(item.buttons?.length, isNewest, item.isEdited, canEdit(item));
   if (looks.get(node)?.every((value, place) => value === look[place])) return;
   looks.set(node, look);
   node.className = ["item", item.kind, item.state, item.isLive && "live", item.isFailure && "failure"].filter(Boolean).join(" ");
@@ -42,25 +44,40 @@ function drawItem(item, node, isNewest) {
   else if (item.html === undefined || item.html === null) body.textContent = item.text;
   else showMarkdown(body, item.html);
   for (const extra of node.querySelectorAll(":scope > :not(.body)")) extra.remove();
-  node.append(...extras(item, canRetry));
+  body.hidden = Boolean(item.isEdited);
+  node.append(...(item.isEdited ? [editForm(item)] : extras(item, isNewest)));
 }
 
 /**
  * What stands below the body of an entry.
  * @param {Item} item
- * @param {boolean} canRetry
+ * @param {boolean} isNewest
  */
-function extras(item, canRetry) {
+function extras(item, isNewest) {
+  /** @type {HTMLElement[]} */
   const nodes = [];
   if (item.isFailure && item.details) nodes.push(detailsElement(item.details));
   if (item.buttons?.length) nodes.push(buttonRow(item.buttons));
-  if (canRetry) nodes.push(buttonRow([{ label: texts.chat.tryAgain, command: RETRY }]));
+  if (item.isFailure && isNewest) nodes.push(buttonRow([{ label: texts.chat.tryAgain, command: RETRY }]));
   if (item.state === "dropped") nodes.push(droppedState(item));
   if (item.kind === "user" && item.state === "failed") nodes.push(element("span", "state", item.problem));
   if (item.kind === "user" && item.state === "pending") {
     nodes.push(element("span", "state", state.isOpen ? texts.chat.sending : texts.chat.sentLater));
-  } else if (!item.isLive) nodes.push(timeElement(item.at));
+  }
+  nodes.push(foot(item, isNewest));
   return nodes;
+}
+
+/**
+ * The last line of an entry. It keeps its place while an answer is written, so that nothing jumps at the end.
+ * @param {Item} item
+ * @param {boolean} isNewest
+ */
+function foot(item, isNewest) {
+  const node = element("div", "foot");
+  node.append(actionsOf(item, isNewest));
+  if (!item.isLive && item.state !== "pending") node.append(timeElement(item.at));
+  return node;
 }
 
 /** @param {import("./state.js").FileLink} file */

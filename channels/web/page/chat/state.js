@@ -5,8 +5,19 @@ import { fill, texts } from "../shared/texts.js";
 /** @typedef {{label: string, command: string, is_answer?: boolean}} Button */
 /** @typedef {{name: string, size: number, url: string}} FileLink */
 /** @typedef {{ref: string, name: string, kind: string, media_type: string, size: number}} UploadedFile */
-/** @typedef {{number: number, title: string, messages: number, updated_at: string, is_active: boolean}} Session */
 /** @typedef {{name: string, arguments: string, summary: string}} Command */
+
+/**
+ * @typedef {object} Session
+ * @property {number} number
+ * @property {string} id In the HTTP API.
+ * @property {string} title
+ * @property {number} messages
+ * @property {string} updated_at
+ * @property {boolean} is_active
+ * @property {string} agent
+ * @property {string | null} model
+ */
 
 /**
  * A message that has no acknowledgement yet.
@@ -41,7 +52,9 @@ import { fill, texts } from "../shared/texts.js";
  * @property {boolean} [isFailure]
  * @property {string} [details]
  * @property {boolean} [isAside] An answer to a message of another channel, which is in no transcript of this chat.
- * @property {FileLink} [file]
+ * @property {FileLink} [file] The file that this entry is, of the agent.
+ * @property {FileLink[]} [files] Of a message of the person.
+ * @property {boolean} [isEdited] The person is editing it.
  * @property {HTMLElement} [node]
  */
 
@@ -88,6 +101,10 @@ export const state = {
 /** @param {string | undefined} id */
 export function userItem(id) {
   return state.items.find((item) => item.kind === "user" && item.id === id);
+}
+
+export function activeSession() {
+  return state.sessions.find((session) => session.number === state.active);
 }
 
 export function isBusy() {

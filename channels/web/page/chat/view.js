@@ -3,6 +3,7 @@
 import { $, setText } from "../shared/dom.js";
 import { texts } from "../shared/texts.js";
 import { drawLog } from "./log.js";
+import { drawPicker } from "./picker.js";
 import { drawSessions } from "./sessions.js";
 import { isBusy, state, titleOf } from "./state.js";
 
@@ -20,6 +21,7 @@ function draw() {
   isRenderPlanned = false;
   drawLog();
   drawSessions();
+  drawPicker();
   const isWaiting = isBusy();
   $("thinking").hidden = !isWaiting || state.items.some((item) => item.isLive);
   $("welcome").hidden = state.items.length > 0 || state.active === undefined;

@@ -5,6 +5,7 @@ import { button, element, icon } from "./dom.js";
 /**
  * @typedef {object} MenuItem
  * @property {string} label
+ * @property {string} [heading] Words above the item, which begin a group.
  * @property {string} [note] A few words in small print.
  * @property {string} [icon]
  * @property {boolean} [isChosen] For a choice of one of several items.
@@ -29,7 +30,10 @@ export function openMenu(opener, label, items) {
   menu.popover = "auto";
   menu.setAttribute("role", "menu");
   menu.setAttribute("aria-label", label);
-  menu.append(...items.map((item) => row(item, menu)));
+  for (const item of items) {
+    if (item.heading) menu.append(headingRow(item.heading));
+    menu.append(row(item, menu));
+  }
   menu.addEventListener("keydown", onKey);
   menu.addEventListener("toggle", (event) => {
     if (event.newState === "open") return;
@@ -43,8 +47,15 @@ export function openMenu(opener, label, items) {
   // The style sheet places the menu at its source.
   menu.showPopover({ source: opener });
   opened = menu;
-  const chosen = menu.querySelector("[aria-checked=true]") ?? menu.firstElementChild;
+  const chosen = menu.querySelector("[aria-checked=true]") ?? menu.querySelector("button");
   if (chosen instanceof HTMLElement) chosen.focus();
+}
+
+/** @param {string} text */
+function headingRow(text) {
+  const node = element("div", "menu-heading", text);
+  node.setAttribute("role", "presentation");
+  return node;
 }
 
 /**
@@ -72,7 +83,7 @@ function row(item, menu) {
 /** @param {KeyboardEvent} event */
 function onKey(event) {
   const menu = /** @type {HTMLElement} */ (event.currentTarget);
-  const items = /** @type {HTMLElement[]} */ ([...menu.children]);
+  const items = /** @type {HTMLElement[]} */ ([...menu.querySelectorAll("button")]);
   const at = items.findIndex((item) => item === document.activeElement);
   const places = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 };
   if (event.key === "Tab") menu.hidePopover();
