@@ -197,6 +197,7 @@ APPLIED = frozenset(
         "session.idle_minutes",
         "session.max_messages",
         "session.recall_linked",
+        "session.title_model",
         "session.ttl_days",
         "skills.folders",
         "tools.documents.max_bytes",

@@ -111,6 +111,7 @@ from gateway.turns.grants import GrantBook
 from gateway.turns.recorder import TurnRecorder
 from gateway.turns.revocation import Revocation
 from gateway.turns.runner import TurnRunner
+from gateway.turns.titles import TitleWriter
 from gateway.turns.usage import Meter
 
 utc_now = partial(datetime.now, UTC)
@@ -269,6 +270,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     agents = AgentRegistry(settings, mcp)
     meter = Meter(live, spool, now=now, metrics=metrics)
     compactor = Compactor(sessions=sessions, meter=meter, spool=spool)
+    titles = TitleWriter(sessions=sessions, meter=meter, spool=spool)
 
     # Lanes: one for the turns of each session, and one for the slow commands of each scope.
     open_lanes = partial(
@@ -390,6 +392,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         reminders=reminders,
         schedules=schedules,
         compactor=compactor,
+        titles=titles,
         placement=placement,
         slots=slots,
     )
@@ -655,6 +658,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         meter=meter,
         compactor=compactor,
         memory_archiver=memory_archiver,
+        titles=titles,
         lanes=lanes,
         readings=readings,
         flusher=flusher,

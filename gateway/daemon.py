@@ -63,6 +63,7 @@ from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactor
 from gateway.turns.grants import GrantBook
 from gateway.turns.runner import TurnRunner
+from gateway.turns.titles import TitleWriter
 from gateway.turns.usage import Meter
 
 log = structlog.get_logger()
@@ -119,6 +120,7 @@ class Daemon:
     meter: Meter
     compactor: Compactor
     memory_archiver: MemoryArchiver
+    titles: TitleWriter
     lanes: Lanes[Job]
     readings: Lanes[Job]
     flusher: SessionFlusher
@@ -169,6 +171,7 @@ class Daemon:
                 self.cluster.arrivals.lanes.open(tasks)
             self.downloads.open(tasks)
             self.compactor.open(tasks)
+            self.titles.open(tasks)
             self.coding_agents.open(tasks)
             self.mcp.start(tasks, self.live.settings.mcp)
             start = partial(self._start, tasks)
@@ -404,6 +407,7 @@ class Daemon:
         suspended = self.turns.suspend()
         self.commands.suspend()
         self.compactor.stop()
+        self.titles.stop()
         self.stateless.stop()
         self.lanes.stop_all("")
         self.readings.stop_all("")

@@ -53,6 +53,11 @@ class SessionSettings(Table):
         default=True,
         description="Whether a long conversation is summarised before its start no longer fits the model's context.",
     )
+    title_model: Text | None = Field(
+        default=None,
+        description="The model that writes the title of a session after its first answer, as provider/model. Default: "
+        "the title is the start of the first message.",
+    )
     backlog_limit: Integer = Field(
         default=_BACKLOG_LIMIT,
         description="How many sessions with messages each scope lists; the least recently used are archived.",

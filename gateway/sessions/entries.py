@@ -238,6 +238,9 @@ class Undo(Entry, frozen=True, kw_only=True, tag="undo"):
 
 class Title(Entry, frozen=True, kw_only=True, tag="title"):
     value: str
+    model: str = ""
+    """The model that has written it; empty if a person or a program has."""
+    usage: Usage | None = None
 
 
 class Workspace(Entry, frozen=True, kw_only=True, tag="workspace"):

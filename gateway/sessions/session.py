@@ -31,7 +31,12 @@ GATEWAY = "gateway"
 IDLE_TIMEOUT = "idle_timeout"
 _IDLE = "idle"  # Older versions wrote this as the author, and a sentence as the reason.
 
-_BILLED = (e.Assistant, e.Summary, e.ToolResult)  # A union in `isinstance` would be built again for each entry.
+_BILLED = (
+    e.Assistant,
+    e.Summary,
+    e.Title,
+    e.ToolResult,
+)  # A union in `isinstance` would be built again for each entry.
 
 
 def fold(entries: Sequence[Entry]) -> SessionState:

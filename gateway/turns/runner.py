@@ -44,6 +44,7 @@ from gateway.turns.context import TurnContext
 from gateway.turns.question import Decision
 from gateway.turns.recorder import AGENT_FAILED, MODEL_UNAVAILABLE, TurnRecorder
 from gateway.turns.state import TurnState
+from gateway.turns.titles import TitleRequest, TitleWriter
 from gateway.turns.usage import LimitReached
 
 log = structlog.get_logger()
@@ -70,6 +71,7 @@ class TurnRunner:
         reminders: Reminders,
         schedules: Schedules,
         compactor: Compactor,
+        titles: TitleWriter,
         placement: Placement,
         slots: JobSlots,
     ) -> None:
@@ -87,6 +89,7 @@ class TurnRunner:
         self._reminders = reminders
         self._schedules = schedules
         self._compactor = compactor
+        self._titles = titles
         self._placement = placement
         # A session has one turn in the line for a slot, so a long lane delays others by one slot only.
         self._slots = slots
@@ -389,6 +392,8 @@ class TurnRunner:
             request = CompactionRequest(
                 session=key, agent=agent, person=usage.person, limits=usage.limits, keep=CONVERSATION
             )
+            if state.outcome is TurnOutcome.ANSWERED:
+                self._titles.consider(TitleRequest(session=key, agent=agent, person=usage.person, limits=usage.limits))
             with suppress(Refused):  # The session has been deleted.
                 await self._compactor.consider(request, tokens=usage.context_tokens)
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from gateway.sessions.entries import Assistant, Checkpoint, Entry, Header, Summary, System, ToolResult, User
+from gateway.sessions.entries import Assistant, Checkpoint, Entry, Header, Summary, System, Title, ToolResult, User
 from gateway.sessions.history import is_visible
 from gateway.sessions.state import SessionState
 from gateway.sessions.storage.codec import header_for
@@ -25,8 +25,8 @@ def rebuilt_entries(key: str, entries: Sequence[Entry], state: SessionState, now
         return list(entries), 0
     kept = sum(map(is_visible, entries))
     lost = max(0, state.messages - kept)
-    billed = [entry for entry in entries if isinstance(entry, Assistant | Summary | ToolResult)]
-    usages = [entry.usage for entry in billed if entry.usage is not None]
+    billed = (Assistant, Summary, Title, ToolResult)
+    usages = [entry.usage for entry in entries if isinstance(entry, billed) and entry.usage is not None]
     before = replace(
         state,
         seq=1,
