@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.common.utils import escapeHtml
+from markdown_it.common.utils import escapeHtml, unescapeAll
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 from markdown_it.utils import EnvType, OptionsDict
 
+from gateway.text.highlight import highlight
+from gateway.text.maths import enable_maths, render_formula
 from gateway.text.plain import draw_table
 
 _MAX_DEPTH = 20
@@ -24,9 +26,12 @@ _MARGIN = " \t>"
 class Parser:
     """Parses CommonMark with tables and strikethrough. HTML is plain text. One parser can serve all threads."""
 
-    def __init__(self, is_safe_link: Callable[[str], bool]) -> None:
+    def __init__(self, is_safe_link: Callable[[str], bool], *extensions: Callable[[MarkdownIt], None]) -> None:
         self._markdown = _new_parser(is_safe_link)
         self._without_definitions = _new_parser(is_safe_link).disable("reference")
+        for enable in extensions:
+            enable(self._markdown)
+            enable(self._without_definitions)
 
     @property
     def options(self) -> OptionsDict:
@@ -103,7 +108,10 @@ _LINK_GUARDS = {"rel": "noopener noreferrer nofollow", "target": "_blank"}
 
 
 def render_html(markdown: str) -> str:
-    """Render CommonMark with tables and strikethrough. HTML is shown as text, and an image becomes a link to it."""
+    """Render CommonMark with tables, strikethrough, task lists, formulas and coloured code.
+
+    HTML is shown as text, and an image becomes a link to it.
+    """
     tokens = _parser.parse(markdown)
     if tokens is None:
         return f"<p>{escapeHtml(markdown)}</p>\n"
@@ -129,6 +137,23 @@ class _Renderer(RendererHTML):
         link = Token("link_open", "a", 1, attrs={"href": source, **_LINK_GUARDS})
         return f"{self.renderToken([link], 0, options, env)}{label}</a>"
 
+    def math(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        del options, env
+        token = tokens[idx]
+        html = render_formula(token.content, token.markup)
+        return f"<p>{html}</p>\n" if token.block else html
+
+    def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        del options, env
+        token = tokens[idx]
+        language = unescapeAll(token.info).strip().partition(" ")[0]
+        # Code that is still being written has no last line yet. It would be coloured again with each word.
+        first, last = token.map or (0, 0)
+        is_complete = last - first == token.content.count("\n") + 2
+        code = highlight(token.content, language) if is_complete else escapeHtml(token.content)
+        name = f' class="language-{escapeHtml(language)}"' if language else ""
+        return f"<pre><code{name}>{code}</code></pre>\n"
+
     def th_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return self._cell(tokens, idx, options, env)
 
@@ -143,5 +168,20 @@ class _Renderer(RendererHTML):
         return self.renderToken(tokens, idx, options, env)
 
 
-_parser = Parser(lambda url: url.strip().lower().startswith(_SAFE_SCHEMES))
+def _enable_task_lists(parser: MarkdownIt) -> None:
+    parser.core.ruler.after("inline", "task_lists", _mark_tasks)
+
+
+def _mark_tasks(state: StateCore) -> None:
+    """Turn `[ ]` and `[x]` at the start of list items into signs."""
+    for item, _, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        first = inline.children[0] if item.type == "list_item_open" and inline.children else None
+        sign = _TASKS.get(first.content[:4].lower()) if first is not None and first.type == "text" else None
+        if first is not None and sign is not None:
+            item.attrs["class"] = "task"
+            first.content = f"{sign} {first.content[4:]}"
+
+
+_TASKS = {"[ ] ": "☐", "[x] ": "☑"}
+_parser = Parser(lambda url: url.strip().lower().startswith(_SAFE_SCHEMES), enable_maths, _enable_task_lists)
 _renderer = _Renderer()

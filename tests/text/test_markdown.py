@@ -112,7 +112,8 @@ def test_no_mixture_of_payloads_becomes_markup(pieces: list[str]) -> None:
     [
         ("**bold** *em* ~~gone~~", "<p><strong>bold</strong> <em>em</em> <s>gone</s></p>"),
         ("- one\n- two", "<ul>\n<li>one</li>\n<li>two</li>\n</ul>"),
-        ("```py\n1 < 2\n```", '<pre><code class="language-py">1 &lt; 2\n</code></pre>'),
+        ("```\n1 < 2\n```", "<pre><code>1 &lt; 2\n</code></pre>"),
+        ("```klingon\n1 < 2\n```", '<pre><code class="language-klingon">1 &lt; 2\n</code></pre>'),
         ("a  \nb", "<p>a<br>\nb</p>"),
         (
             "[docs](https://a.example/?a&b)",
