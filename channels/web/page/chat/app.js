@@ -18,6 +18,7 @@ import { listenToPicker } from "./picker.js";
 import { clearSearch, listenToSearch, showArchive } from "./sessions.js";
 import { openConnection, reconnectNow, sendFrame } from "./socket.js";
 import { state } from "./state.js";
+import { followSession } from "./steps.js";
 import { onCommands } from "./suggestions.js";
 import { onScroll, render, scrollToEnd, showConnection } from "./view.js";
 
@@ -65,6 +66,7 @@ function onHello(frame) {
   $("setup").hidden = !frame.needs_setup;
   state.isOpen = true;
   state.connection += 1;
+  state.runningTurn = null; // Its end may have been missed.
   showConnection();
   sendNext();
   sendFrame({ type: "sessions" });
@@ -131,6 +133,7 @@ function listen() {
   $("scroller").addEventListener("toggle", keepAtEnd, { capture: true });
   addEventListener("hashchange", () => void (location.hash.startsWith("#code=") && signIn(showApp)));
   document.addEventListener("visibilitychange", () => {
+    followSession();
     if (document.hidden) return;
     reconnectNow();
     render();

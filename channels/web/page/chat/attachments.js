@@ -5,9 +5,10 @@ import { $, button, element, icon } from "../shared/dom.js";
 import { formatSize } from "../shared/format.js";
 import { fill, texts } from "../shared/texts.js";
 import { toast } from "../shared/toast.js";
+import { miniature } from "./pictures.js";
 
 /** @typedef {import("./state.js").UploadedFile} UploadedFile */
-/** @typedef {{name: string, isLoading: boolean, stored?: UploadedFile}} Attachment */
+/** @typedef {{name: string, isLoading: boolean, stored?: UploadedFile, miniature?: string}} Attachment */
 
 /** @type {Attachment[]} */
 let attachments = [];
@@ -38,6 +39,10 @@ async function upload(blob) {
   /** @type {Attachment} */
   const file = { name: blob.name || texts.chat.file, isLoading: true };
   change([...attachments, file]);
+  miniature(blob).then((url) => {
+    file.miniature = url;
+    change(attachments);
+  });
   try {
     file.stored = await call("POST", withQuery("/files", { name: file.name }), blob);
   } catch (problem) {
@@ -65,6 +70,12 @@ function chip(file) {
   remove.append(icon("close"));
   remove.addEventListener("click", () => change(attachments.filter((other) => other !== file)));
   const about = file.stored ? `${file.name} · ${formatSize(file.stored.size)}` : `${file.name} …`;
+  if (file.miniature) {
+    const image = element("img");
+    image.alt = "";
+    image.src = file.miniature;
+    node.append(image);
+  }
   node.append(element("span", "", about), remove);
   return node;
 }

@@ -5,6 +5,7 @@ import { requestHistory } from "./history.js";
 import { putItem } from "./items.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, now, remember, state, userItem } from "./state.js";
+import { clearSteps } from "./steps.js";
 import { render } from "./view.js";
 
 /** @typedef {import("./state.js").Item} Item */
@@ -135,6 +136,7 @@ function changeSession(active) {
   state.items = state.items.filter((item, place) => place >= state.keepFrom || isFirst(item));
   state.keepFrom = 0;
   state.active = active;
+  clearSteps();
   for (const id of state.awaiting) if (!userItem(id)) state.awaiting.delete(id);
   state.isAtEnd = true;
   requestHistory();

@@ -3,6 +3,7 @@
 import { isLineOf, placeBelowQuestion, placeByTime } from "./items.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, state } from "./state.js";
+import { loadSteps } from "./steps.js";
 import { render } from "./view.js";
 
 /** @typedef {import("./state.js").Item} Item */
@@ -26,6 +27,7 @@ export function onHistory(frame) {
   state.items = merge(lines, before);
   keepNodes(lines, before);
   state.keepFrom = state.items.length;
+  loadSteps();
   render();
 }
 

@@ -5,7 +5,10 @@ import { formatSize, formatTime } from "../shared/format.js";
 import { showMarkdown } from "../shared/markdown.js";
 import { texts } from "../shared/texts.js";
 import { actionsOf, canEdit, editForm } from "./actions.js";
+import { turnOf } from "./items.js";
+import { isPicture, thumbnail } from "./pictures.js";
 import { isCommand, RETRY, state } from "./state.js";
+import { stepsNode } from "./steps.js";
 
 /** @typedef {import("./state.js").Item} Item */
 
@@ -17,12 +20,20 @@ const looks = new WeakMap();
 
 export function drawLog() {
   const newest = state.items.findLastIndex((item) => item.kind === "user" && item.state !== "dropped" && !isCommand(item.text));
-  const nodes = state.items.map((item, place) => {
+  /** @type {Set<HTMLElement>} */
+  const nodes = new Set();
+  state.items.forEach((item, place) => {
     item.node ??= element("article", "item");
     drawItem(item, item.node, place > newest);
-    return item.node;
+    const turn = item.kind === "reply" ? turnOf(item) : undefined;
+    const steps = stepsNode(turn, turn === state.runningTurn);
+    if (steps) nodes.add(steps);
+    nodes.add(item.node);
   });
-  replaceNodes($("log"), nodes);
+  // The steps of a turn that has not written anything yet.
+  const running = stepsNode(state.runningTurn, true);
+  if (running) nodes.add(running);
+  replaceNodes($("log"), [...nodes]);
 }
 
 /**
@@ -33,14 +44,15 @@ export function drawLog() {
 function drawItem(item, node, isNewest) {
   /** @type {unknown[]} */
   const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen, item.isFailure];
-  look.push(item.buttons?.length, isNewest, item.isEdited, canEdit(item));
+  look.push(item.files, item.buttons?.length, isNewest, item.isEdited, canEdit(item));
   if (looks.get(node)?.every((value, place) => value === look[place])) return;
   looks.set(node, look);
   node.className = ["item", item.kind, item.state, item.isLive && "live", item.isFailure && "failure"].filter(Boolean).join(" ");
   node.setAttribute("aria-busy", String(Boolean(item.isLive)));
   const body = node.querySelector(":scope > .body") ?? node.appendChild(element("div", "body"));
   if (!(body instanceof HTMLElement)) return;
-  if (item.file) body.replaceChildren(downloadLink(item.file));
+  if (item.file) body.replaceChildren(...fileNodes(item.file));
+  else if (item.files?.length) drawWithFiles(body, item.files, item.plain ?? "");
   else if (item.html === undefined || item.html === null) body.textContent = item.text;
   else showMarkdown(body, item.html);
   for (const extra of node.querySelectorAll(":scope > :not(.body)")) extra.remove();
@@ -78,6 +90,22 @@ function foot(item, isNewest) {
   node.append(actionsOf(item, isNewest));
   if (!item.isLive && item.state !== "pending") node.append(timeElement(item.at));
   return node;
+}
+
+/**
+ * @param {HTMLElement} body
+ * @param {import("./state.js").FileLink[]} files
+ * @param {string} text
+ */
+function drawWithFiles(body, files, text) {
+  const row = element("div", "thumbnails");
+  row.append(...files.flatMap((file) => (file.url ? (isPicture(file) ? thumbnail(file) : downloadLink(file)) : element("span", "", file.name))));
+  body.replaceChildren(...(text ? [element("div", "", text)] : []), row);
+}
+
+/** @param {import("./state.js").FileLink} file */
+function fileNodes(file) {
+  return isPicture(file) ? [thumbnail(file), downloadLink(file)] : [downloadLink(file)];
 }
 
 /** @param {import("./state.js").FileLink} file */

@@ -45,9 +45,14 @@ export function resendItem(item) {
   sendMessage(item.text);
 }
 
-// Not crypto.randomUUID: browsers have it only on pages served over TLS or from this machine.
+// A UUID, so that the message has the same id in the HTTP API. Not crypto.randomUUID: browsers have it only on pages
+// served over TLS or from this machine.
 function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const digits = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return digits.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
 
 export function sendNext() {

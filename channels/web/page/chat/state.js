@@ -3,7 +3,7 @@
 import { fill, texts } from "../shared/texts.js";
 
 /** @typedef {{label: string, command: string, is_answer?: boolean}} Button */
-/** @typedef {{name: string, size: number, url: string}} FileLink */
+/** @typedef {{name: string, size: number, url: string, kind?: string}} FileLink */
 /** @typedef {{ref: string, name: string, kind: string, media_type: string, size: number}} UploadedFile */
 /** @typedef {{name: string, arguments: string, summary: string}} Command */
 
@@ -54,6 +54,7 @@ import { fill, texts } from "../shared/texts.js";
  * @property {boolean} [isAside] An answer to a message of another channel, which is in no transcript of this chat.
  * @property {FileLink} [file] The file that this entry is, of the agent.
  * @property {FileLink[]} [files] Of a message of the person.
+ * @property {string} [plain] The text of such a message without the names of its files.
  * @property {boolean} [isEdited] The person is editing it.
  * @property {HTMLElement} [node]
  */
@@ -80,6 +81,8 @@ export const state = {
   finished: new Set(), // Keys of complete answers; a late draft of one is ignored.
   /** @type {Set<string>} */
   awaiting: new Set(), // Ids of accepted messages without an answer.
+  /** @type {string | null} */
+  runningTurn: null, // The turn that has called a tool last, until it ends.
   /** @type {Map<string, string>} */
   quiet: new Map(), // Commands sent by a button, by id. Their answers appear as a toast, not in the log.
   /** @type {Session[]} */
@@ -108,7 +111,7 @@ export function activeSession() {
 }
 
 export function isBusy() {
-  return state.awaiting.size > 0 || state.items.some((item) => item.isLive);
+  return state.awaiting.size > 0 || state.runningTurn !== null || state.items.some((item) => item.isLive);
 }
 
 /**

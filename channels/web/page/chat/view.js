@@ -6,6 +6,7 @@ import { drawLog } from "./log.js";
 import { drawPicker } from "./picker.js";
 import { drawSessions } from "./sessions.js";
 import { isBusy, state, titleOf } from "./state.js";
+import { followSession } from "./steps.js";
 
 let isRenderPlanned = false;
 
@@ -19,11 +20,12 @@ export function render() {
 
 function draw() {
   isRenderPlanned = false;
+  followSession();
   drawLog();
   drawSessions();
   drawPicker();
   const isWaiting = isBusy();
-  $("thinking").hidden = !isWaiting || state.items.some((item) => item.isLive);
+  $("thinking").hidden = !isWaiting || state.runningTurn !== null || state.items.some((item) => item.isLive);
   $("welcome").hidden = state.items.length > 0 || state.active === undefined;
   $("stop").hidden = !isWaiting;
   drawTitle();
