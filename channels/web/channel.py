@@ -17,7 +17,14 @@ from gateway.errors import Undeliverable
 
 _PAGE = files("channels.web") / "page"
 _START_PAGES = {"/": "index.html"}
-_MEDIA_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_MEDIA_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+}
 
 
 class WebChannel(WebSocketChannel):
@@ -74,7 +81,8 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, tuple[Travers
 async def _serve_file(request: web.Request, _caller: Caller) -> web.StreamResponse:
     body = await asyncio.to_thread(_read_file, request.path)
     _, media_type = page_files()[request.path]
-    return web.Response(body=body, content_type=media_type, charset="utf-8")
+    is_text = not media_type.endswith("png")
+    return web.Response(body=body, content_type=media_type, charset="utf-8" if is_text else None)
 
 
 @cache

@@ -110,8 +110,15 @@ class ClientConnection:
         # open questions nor the broadcast.
         limit = self._browser.max_message_chars()
         browser = self._browser
-        needs_setup = isinstance(browser, KnowsSetup) and browser.needs_setup(self._address, self._sender)
-        self._queue.put(wire.HelloFrame(name=self._sender.name, max_text_chars=limit, needs_setup=needs_setup))
+        setup = browser if isinstance(browser, KnowsSetup) else None
+        self._queue.put(
+            wire.HelloFrame(
+                name=self._sender.name,
+                max_text_chars=limit,
+                needs_setup=setup is not None and setup.needs_setup(self._address, self._sender),
+                transcribes=setup is not None and setup.transcribes(),
+            )
+        )
         for question in self._browser.questions(self._address, self._sender):
             self._queue.put(wire.message_frame(question.message, key=question.key, at=datetime.now(UTC)))
         try:

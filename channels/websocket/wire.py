@@ -55,13 +55,15 @@ ClientFrame = ClientMessage | SessionsRequest | HistoryRequest | CommandsRequest
 class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="type"):
     """The first frame of each connection: the name of the client's user, and the limits for the client's messages.
 
-    With `needs_setup`, no model is connected yet, and the user may connect one with `gatehouse setup`.
+    With `needs_setup`, no model is connected yet, and the user may connect one with `gatehouse setup`. `transcribes`:
+    voice messages are turned into text.
     """
 
     name: str
     max_frame_bytes: int = MAX_FRAME_SIZE
     max_text_chars: int | None = None
     needs_setup: bool = False
+    transcribes: bool = False
 
 
 class AckFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ack", tag_field="type"):

@@ -159,6 +159,9 @@ class SessionBrowser:
         uses_rules = agent.backend is Backend.LLM and settings.providers[agent.provider].kind is ProviderKind.OFFLINE
         return uses_rules and is_owner(self._live, address, sender)
 
+    def transcribes(self) -> bool:
+        return self._live.settings.transcription.provider is not None
+
     @property
     def is_shared(self) -> bool:
         return self._sessions.shards is not None

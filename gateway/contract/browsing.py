@@ -124,6 +124,9 @@ class KnowsSetup(Protocol):
     def needs_setup(self, address: Address, sender: Sender) -> bool:
         """Return whether built-in rules answer in this chat instead of a model, and `sender` may change that."""
 
+    def transcribes(self) -> bool:
+        """Return whether recordings are turned into text."""
+
 
 @runtime_checkable
 class KnowsOwner(Protocol):

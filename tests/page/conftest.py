@@ -19,6 +19,8 @@ BROWSER_FLAGS = (
     "--disable-gpu",
     "--disable-sync",
     "--no-first-run",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
 )
 
 expect.set_options(timeout=30_000)
@@ -69,7 +71,7 @@ def page_url(gateway: FakeGateway) -> str:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
     """Open the chat page, signed in and connected. Any error in the page's code fails the test."""
-    context = await browser.new_context(viewport={"width": 1280, "height": 800})
+    context = await browser.new_context(viewport={"width": 1280, "height": 800}, base_url=page_url)
     page = await context.new_page()
     page.set_default_timeout(30_000)
     problems: list[str] = []

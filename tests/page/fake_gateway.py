@@ -71,6 +71,7 @@ class FakeGateway:
         self.hold.set()
         self.refuses_for_now = False
         self.has_model = True
+        self.has_transcription = False
         self.breaks_history = False
         """Each request for the history ends the connection, as a bug in the gateway would."""
         self.port = 0
@@ -206,6 +207,9 @@ class FakeGateway:
 
     def needs_setup(self, _address: Address, _sender: Sender) -> bool:
         return not self.has_model
+
+    def transcribes(self) -> bool:
+        return self.has_transcription
 
     def max_message_chars(self) -> int:
         return MAX_MESSAGE_CHARS

@@ -8,5 +8,7 @@ if [ ! -x "$tools/tsc" ] || [ ! -x "$tools/eslint" ]; then
     exit 0
 fi
 cd "$root" || exit 1
-"$tools/tsc" -p tests/page/tools/tsconfig.json || exit 1
+for config in tsconfig.json tsconfig.worker.json; do
+    "$tools/tsc" -p "tests/page/tools/$config" || exit 1
+done
 exec "$tools/eslint" --config tests/page/tools/eslint.config.mjs --max-warnings 0 channels/web/page

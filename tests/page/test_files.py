@@ -31,7 +31,15 @@ def provider() -> ScriptedProvider:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
     """Run a whole gateway whose agent sends a file, and give the link to its page."""
-    settings = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})
+    providers = {"deaf": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}}
+    settings = Settings.model_validate(
+        {
+            "gateway": {"data_dir": tmp_path / "data"},
+            "http": {"port": 0},
+            "transcription": {"provider": "deaf"},
+            "providers": providers,
+        }
+    )
     async with open_daemon(settings) as daemon, asyncio.TaskGroup() as tasks:
         sees = ModelInfo(name="eyes", sees_images=True)
         daemon.agents.replace("main", lambda main: replace(main, provider=provider, info=sees))
@@ -55,7 +63,7 @@ async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvi
     await shoot(page, "files-chosen")
     await page.get_by_role("textbox", name="Message").fill("What is this?")
     await page.keyboard.press("Enter")
-    link = page.locator("a.download")
+    link = page.locator(".reply a.download")
     await expect(link).to_contain_text("report.txt")
     await expect(page.locator("#files li")).to_have_count(0)
     in_order: list[str | re.Pattern[str]] = ["Here is the report.", re.compile("report.txt")]
@@ -65,7 +73,9 @@ async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvi
     assert [picture.data for picture in asked.pictures] == [png()]
     assert "```\nbuy milk\n```" in asked.text
     await page.reload()
-    await expect(page.locator(".user .body")).to_have_text(["What is this?\n[image: cat.png]\n[file: notes.txt]"])
+    await expect(page.locator(".user .body")).to_contain_text(["What is this?"])
+    await expect(page.locator(".user").get_by_role("button", name="Show cat.png")).to_be_visible()
+    await expect(page.locator(".user .download")).to_contain_text("notes.txt")
     await expect(link).to_have_count(1)
     await expect(page.locator(".reply .body")).to_have_text(in_order)
     async with page.expect_download() as downloading:
@@ -125,6 +135,28 @@ async def test_pasted_text_over_the_limit_becomes_a_file(page: Page, provider: S
     (asked,) = [message for message in provider.prompts[0].messages if isinstance(message, UserMessage)]
     assert "Please summarise this." in asked.text
     assert "pasted-2.txt" in asked.text
+
+
+async def test_a_long_paste_becomes_a_file_or_text_again(page: Page) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    await paste(page, "word " * 2_000)
+    await expect(page.locator("#files")).to_contain_text("pasted-1.txt · 10 kB")
+    await page.get_by_role("button", name="Insert as text").click()
+    await expect(page.locator("#files li")).to_have_count(0)
+    await expect(box).to_have_value("word " * 2_000)
+
+
+async def test_a_recording_is_sent_as_a_voice_message(page: Page, provider: ScriptedProvider) -> None:
+    await page.get_by_role("button", name="Record a voice message").click()
+    await expect(page.get_by_role("timer")).to_have_text("0:01")
+    await shoot(page, "recording")
+    await page.get_by_role("button", name="Stop the recording").click()
+    await expect(page.locator("#files")).to_contain_text("voice.webm ·")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator(".reply .body").first).to_contain_text("Here is the report.")
+    (asked,) = [message for message in provider.prompts[0].messages if isinstance(message, UserMessage)]
+    # No server transcribes here, so the agent is told why.
+    assert re.search(r"\[voice: voice\.webm, audio/webm, .*could not be transcribed", asked.text)
 
 
 async def paste(page: Page, text: str) -> None:

@@ -40,12 +40,10 @@ def gate() -> Gate:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page_url(tmp_path: Path, gate: Gate) -> AsyncIterator[str]:
-    calls = [
-        ToolCall(id=f"call{number}", name="wait", input=arguments)
-        for number, arguments in enumerate(({}, {"x": HOSTILE}))
-    ]
+    look = ToolCall(id="call0", name="wait", input={})
+    hostile = ToolCall(id="call1", name="wait", input={"x": HOSTILE})
     model = ScriptedProvider(
-        [TextDelta(text="I'll look."), calls[0]], [calls[1]], [TextDelta(text="Done.")], [TextDelta(text="Yes.")]
+        [TextDelta(text="I'll look."), look], [hostile], [TextDelta(text="Done.")], [TextDelta(text="Yes.")]
     )
     async with running(settings(tmp_path, channels={"web": {}}), agent(model, gate)) as daemon:
         yield daemon.sign_in_link()
@@ -82,6 +80,7 @@ async def test_pictures_have_thumbnails_that_open(page: Page, gate: Gate) -> Non
     picture = FilePayload(name='a "<b>.png', mimeType="image/png", buffer=png())
     await page.locator("#picker").set_input_files([picture])
     await expect(page.locator("#files img")).to_be_visible()
+    await expect(page.locator("#files .loading")).to_have_count(0)
     await write(page, "What is this?")
     thumbnail = page.locator(".user .thumbnail")
     await expect(thumbnail).to_be_visible()

@@ -84,6 +84,7 @@ class Served:
                 "max_frame_bytes": MAX_FRAME_SIZE,
                 "max_text_chars": 32_000,
                 "needs_setup": False,
+                "transcribes": False,
             }
             yield socket
 

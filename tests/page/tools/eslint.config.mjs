@@ -30,6 +30,7 @@ export default [
       "no-implied-eval": "error",
       "no-new-func": "error",
       "no-shadow": ["error", { builtinGlobals: false }],
+      "no-unused-vars": ["error", { argsIgnorePattern: "^_", varsIgnorePattern: "^_$" }],
       "no-use-before-define": ["error", { functions: false, variables: false }],
       "no-useless-return": "error",
       "no-var": "error",
@@ -47,6 +48,10 @@ export default [
   {
     files: ["**/shared/markdown.js"],
     rules: { "no-restricted-syntax": "off" },
+  },
+  {
+    files: ["**/sw.js"],
+    languageOptions: { globals: { ...globals.serviceworker } },
   },
   {
     files: ["**/texts/*.js"],

@@ -24,13 +24,21 @@ export function actionsOf(item, isNewest) {
   if (item.isLive || item.file || item.kind === "notice") return row;
   row.append(action("copy", texts.common.copy));
   if (canEdit(item)) row.append(action("edit", texts.chat.edit));
-  if (item.kind === "reply" && isNewest && !item.isFailure && !item.isAside) row.append(action("retry", texts.chat.regenerate));
+  if (canRegenerate(item, isNewest)) row.append(action("retry", texts.chat.regenerate));
   return row;
 }
 
 /** @param {Item} item */
 export function canEdit(item) {
   return item.kind === "user" && item.state === "taken" && !item.files?.length && !isCommand(item.text) && !isBusy();
+}
+
+/**
+ * @param {Item} item
+ * @param {boolean} isNewest
+ */
+export function canRegenerate(item, isNewest) {
+  return item.kind === "reply" && isNewest && !item.isLive && !item.isFailure && !item.isAside && !isBusy();
 }
 
 /**

@@ -12,10 +12,14 @@ import { onAction } from "./actions.js";
 import { focusInput, listenToComposer } from "./composer.js";
 import { onDraft, onEcho, onMessage, onSessions } from "./conversation.js";
 import { closeDrawer, openDrawer } from "./drawer.js";
+import { forgetDrafts } from "./drafts.js";
 import { onHistory, requestHistory } from "./history.js";
+import { canInstall, install, registerApp } from "./install.js";
+import { canNotify, toggleNotifications, wantsNotifications } from "./notifications.js";
 import { onAck, onError, resendItem, restorePending, sendMessage, sendNext, storedOutbox, storeOutbox } from "./outbox.js";
 import { listenToPicker } from "./picker.js";
 import { clearSearch, listenToSearch, showArchive } from "./sessions.js";
+import { listenToRecorder, showRecorder } from "./recorder.js";
 import { openConnection, reconnectNow, sendFrame } from "./socket.js";
 import { state } from "./state.js";
 import { followSession } from "./steps.js";
@@ -56,14 +60,16 @@ async function leave() {
   }
   state.outbox = [];
   storeOutbox();
+  forgetDrafts();
   location.reload();
 }
 
-/** @param {{max_frame_bytes: number, max_text_chars?: number, needs_setup: boolean}} frame */
+/** @param {{max_frame_bytes: number, max_text_chars?: number, needs_setup: boolean, transcribes?: boolean}} frame */
 function onHello(frame) {
   state.maxFrameBytes = frame.max_frame_bytes;
   state.maxTextChars = frame.max_text_chars ?? Infinity;
   $("setup").hidden = !frame.needs_setup;
+  showRecorder(Boolean(frame.transcribes));
   state.isOpen = true;
   state.connection += 1;
   state.runningTurn = null; // Its end may have been missed.
@@ -125,6 +131,7 @@ function listen() {
   });
   listenToSideBar();
   listenToComposer();
+  listenToRecorder();
   matchMedia("(max-width: 52rem)").addEventListener("change", () => openDrawer(false));
   addEventListener("online", reconnectNow);
   // Also when a toast, a file or a longer message takes space from the log.
@@ -165,7 +172,11 @@ function listenToSideBar() {
 }
 
 function settings() {
+  const notify = { label: texts.chat.notify, icon: "bell", isChosen: wantsNotifications(), run: () => void toggleNotifications() };
+  const app = { label: texts.chat.install, icon: "down", run: () => void install() };
   return [
+    ...(canNotify() ? [notify] : []),
+    ...(canInstall() ? [app] : []),
     { label: texts.chat.archiveTitle, icon: "archive", run: () => void showArchive(openSession) },
     ...languageItems().map((item, place) => (place === 0 ? { ...item, heading: texts.common.language } : item)),
     { label: texts.common.signOut, run: leave },
@@ -174,4 +185,5 @@ function settings() {
 
 translate(document);
 listen();
+registerApp();
 signIn(showApp);

@@ -8,15 +8,20 @@ import { toast } from "../shared/toast.js";
 import { miniature } from "./pictures.js";
 
 /** @typedef {import("./state.js").UploadedFile} UploadedFile */
-/** @typedef {{name: string, isLoading: boolean, stored?: UploadedFile, miniature?: string}} Attachment */
+/** @typedef {{name: string, isLoading: boolean, stored?: UploadedFile, miniature?: string, text?: string}} Attachment */
 
 /** @type {Attachment[]} */
 let attachments = [];
 let onChange = () => {};
+let insertText = (/** @type {string} */ _text) => {};
 
-/** @param {() => void} changed Called when a file was added, has arrived or was removed. */
-export function onAttachments(changed) {
+/**
+ * @param {() => void} changed Called when a file was added, has arrived or was removed.
+ * @param {(text: string) => void} insert Called with a pasted text that goes into the message after all.
+ */
+export function onAttachments(changed, insert) {
   onChange = changed;
+  insertText = insert;
 }
 
 export const isUploading = () => attachments.some((file) => file.isLoading);
@@ -34,17 +39,21 @@ export function addFiles(files) {
   for (const file of files) upload(file);
 }
 
-/** @param {File} blob */
-async function upload(blob) {
+/**
+ * @param {File} blob
+ * @param {{kind?: string, media_type?: string}} [facts] What the gateway cannot see in the file.
+ * @param {string} [text] Of pasted text that could be put into the message instead.
+ */
+async function upload(blob, facts = {}, text) {
   /** @type {Attachment} */
-  const file = { name: blob.name || texts.chat.file, isLoading: true };
+  const file = { name: blob.name || texts.chat.file, isLoading: true, text };
   change([...attachments, file]);
   miniature(blob).then((url) => {
     file.miniature = url;
     change(attachments);
   });
   try {
-    file.stored = await call("POST", withQuery("/files", { name: file.name }), blob);
+    file.stored = { ...(await call("POST", withQuery("/files", { name: file.name }), blob)), ...facts };
   } catch (problem) {
     const isRefused = problem instanceof ApiError && problem.status > 0;
     const words = isRefused ? fill(texts.chat.uploadRefused, { name: file.name, problem: problem.message }) : "";
@@ -76,13 +85,38 @@ function chip(file) {
     image.src = file.miniature;
     node.append(image);
   }
-  node.append(element("span", "", about), remove);
+  node.append(element("span", "", about));
+  if (file.text !== undefined) node.append(insertButton(file, file.text));
+  node.append(remove);
   return node;
 }
 
-/** @param {string} text */
-export function addTextFile(text) {
-  addFiles([new File([text], newFileName(), { type: "text/plain" })]);
+/**
+ * Adds a recording, which the gateway transcribes.
+ * @param {File} file
+ */
+export const addRecording = (file) => upload(file, { kind: "voice", media_type: file.type });
+
+/**
+ * Pasted text can still be put into the message.
+ * @param {Attachment} file
+ * @param {string} text
+ */
+function insertButton(file, text) {
+  const node = button("insert", texts.chat.insertAsText);
+  node.addEventListener("click", () => {
+    change(attachments.filter((other) => other !== file));
+    insertText(text);
+  });
+  return node;
+}
+
+/**
+ * @param {string} text
+ * @param {boolean} canInsert Whether it also fits into the message.
+ */
+export function addTextFile(text, canInsert) {
+  upload(new File([text], newFileName(), { type: "text/plain" }), {}, canInsert ? text : undefined);
 }
 
 function newFileName() {

@@ -4,10 +4,14 @@ import { $, closest } from "../shared/dom.js";
 import { texts } from "../shared/texts.js";
 import { toast } from "../shared/toast.js";
 import { addFiles, addTextFile, hasAttachments, isUploading, onAttachments, takeAttachments } from "./attachments.js";
+import { draftOf, keepDraft } from "./drafts.js";
 import { isTooLong, sendMessage } from "./outbox.js";
+import { state } from "./state.js";
 import { complete, handleSuggestionKey, suggest } from "./suggestions.js";
 
 const MAX_ROWS = 10;
+// Pasted text of this length makes a message hard to read. A page of print has about 3,000 characters.
+const LONG_PASTE = 6000;
 const input = $("input", HTMLTextAreaElement);
 const picker = $("picker", HTMLInputElement);
 
@@ -17,6 +21,7 @@ function submit() {
   if (isUploading()) return toast(texts.chat.stillUploading);
   if (isTooLong(text)) return toast(texts.chat.tooLong);
   input.value = "";
+  keepDraft(state.active, "");
   const files = takeAttachments();
   resizeInput();
   sendMessage(text, { files });
@@ -40,6 +45,34 @@ function onKey(event) {
   submit();
 }
 
+/**
+ * Shows the draft of another session.
+ * @param {number | null | undefined} before
+ */
+export function changeDraft(before) {
+  keepDraft(before, input.value);
+  input.value = draftOf(state.active);
+  resizeInput();
+}
+
+/** Shows the draft of the session on screen, unless the person is writing already. */
+export function showDraft() {
+  input.value ||= draftOf(state.active);
+  resizeInput();
+}
+
+/** @param {string} text */
+function insertText(text) {
+  input.setRangeText(text, input.selectionStart, input.selectionEnd, "end");
+  onInput();
+  input.focus();
+}
+
+function onInput() {
+  keepDraft(state.active, input.value);
+  resizeInput();
+}
+
 export function focusInput() {
   if (matchMedia("(pointer: fine)").matches) input.focus();
 }
@@ -48,11 +81,12 @@ export function focusInput() {
 function onPaste(event) {
   const files = [...(event.clipboardData?.files ?? [])];
   const text = event.clipboardData?.getData("text/plain") ?? "";
-  if (!files.length && !wouldBeTooLong(text)) return;
+  if (!files.length && text.length < LONG_PASTE && !wouldBeTooLong(text)) return;
   event.preventDefault();
   if (files.length) return addFiles(files);
-  addTextFile(text);
-  toast(texts.chat.pastedAsFile);
+  const isTooLongForMessage = wouldBeTooLong(text);
+  addTextFile(text, !isTooLongForMessage);
+  toast(isTooLongForMessage ? texts.chat.pastedAsFile : texts.chat.longTextAsFile);
 }
 
 /** @param {string} pasted */
@@ -70,13 +104,13 @@ function onDrag(event) {
 }
 
 export function listenToComposer() {
-  onAttachments(resizeInput);
+  onAttachments(resizeInput, insertText);
   $("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     submit();
     focusInput();
   });
-  input.addEventListener("input", resizeInput);
+  input.addEventListener("input", onInput);
   input.addEventListener("keydown", onKey);
   input.addEventListener("blur", () => ($("suggestions").hidden = true));
   input.addEventListener("paste", onPaste);

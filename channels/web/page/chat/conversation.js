@@ -1,8 +1,10 @@
 // Receiving: messages, drafts and sessions.
 
 import { toast } from "../shared/toast.js";
+import { changeDraft, showDraft } from "./composer.js";
 import { requestHistory } from "./history.js";
 import { putItem } from "./items.js";
+import { notifyOfAnswer } from "./notifications.js";
 import { sendFrame } from "./socket.js";
 import { isCommand, now, remember, state, userItem } from "./state.js";
 import { clearSteps } from "./steps.js";
@@ -41,6 +43,7 @@ export function onMessage(frame) {
   if (isQuiet && frame.kind === "notice") toast(frame.text);
   else if (belongsHere(frame)) {
     putItem(messageItem(frame));
+    tellAnswer(frame);
     // The answer to a retry takes the place of an earlier one.
     if (isQuiet) refetchMissingQuestion(frame);
   }
@@ -98,6 +101,13 @@ function messageItem(frame) {
   };
 }
 
+/** @param {any} frame */
+function tellAnswer(frame) {
+  if (frame.kind !== "reply" || frame.file) return;
+  const session = state.sessions.find((one) => one.number === frame.session);
+  notifyOfAnswer(session?.title || "Gatehouse", frame.text, userItem(frame.reply_to)?.at);
+}
+
 /**
  * An answer in another session only marks that session in the side bar.
  * @param {any} frame
@@ -123,8 +133,11 @@ function refetchMissingQuestion(frame) {
 export function onSessions(frame) {
   const active = frame.sessions.find((session) => session.is_active)?.number ?? null;
   state.sessions = frame.sessions;
-  if (state.active !== undefined && active !== state.active) changeSession(active);
+  const before = state.active;
+  if (before !== undefined && active !== before) changeSession(active);
   state.active = active;
+  if (before === undefined) showDraft();
+  else if (active !== before) changeDraft(before);
   if (active !== null) state.unread.delete(active);
   render();
 }

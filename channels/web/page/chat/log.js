@@ -4,7 +4,7 @@ import { $, button, element, icon, replaceNodes } from "../shared/dom.js";
 import { formatSize, formatTime } from "../shared/format.js";
 import { showMarkdown } from "../shared/markdown.js";
 import { texts } from "../shared/texts.js";
-import { actionsOf, canEdit, editForm } from "./actions.js";
+import { actionsOf, canEdit, canRegenerate, editForm } from "./actions.js";
 import { turnOf } from "./items.js";
 import { isPicture, thumbnail } from "./pictures.js";
 import { isCommand, RETRY, state } from "./state.js";
@@ -44,7 +44,7 @@ export function drawLog() {
 function drawItem(item, node, isNewest) {
   /** @type {unknown[]} */
   const look = [item.kind, item.text, item.html, item.state, item.isLive, item.problem, item.at, state.isOpen, item.isFailure];
-  look.push(item.files, item.buttons?.length, isNewest, item.isEdited, canEdit(item));
+  look.push(item.files, item.buttons?.length, isNewest, item.isEdited, canEdit(item), canRegenerate(item, isNewest));
   if (looks.get(node)?.every((value, place) => value === look[place])) return;
   looks.set(node, look);
   node.className = ["item", item.kind, item.state, item.isLive && "live", item.isFailure && "failure"].filter(Boolean).join(" ");

@@ -19,8 +19,32 @@ export async function signIn(show, code = takeCode()) {
   const person = problem === undefined ? undefined : await whoami();
   if (person) return show(person);
   if (person === null) return showSignIn(problem);
+  showUnreachable();
   // Without the code if it was exchanged: it does not work a second time.
   setTimeout(() => signIn(show, problem === undefined ? code : null), RETRY_AFTER_MS);
+}
+
+/** Says that the page waits for the gateway. */
+function showUnreachable() {
+  if (document.getElementById("login")) return;
+  const text = element("p", "", texts.signIn.waiting);
+  text.setAttribute("role", "status");
+  showCard(text);
+}
+
+/** @param {HTMLElement[]} content */
+function showCard(...content) {
+  document.getElementById("login")?.remove();
+  const screen = element("main", "login");
+  screen.id = "login";
+  const card = element("div", "card");
+  const mark = icon("gate");
+  mark.classList.add("mark");
+  card.append(mark, ...content);
+  screen.append(card);
+  translate(screen);
+  $("app").hidden = true;
+  document.body.append(screen);
 }
 
 /** Returns the code of the link, and removes it from the address bar. */
@@ -64,25 +88,12 @@ export const signOut = () => call("POST", "/auth/logout", {}, { unreachable: tex
  * @param {string} [problem]
  */
 export function showSignIn(problem = "") {
-  document.getElementById("login")?.remove();
-  const screen = element("main", "login");
-  screen.id = "login";
-  const card = element("div", "card");
-  const mark = icon("gate");
-  mark.classList.add("mark");
-  card.append(mark, named("h1", "signIn.title"));
-  if (problem) {
-    const line = element("p", "problem", problem);
-    line.setAttribute("role", "alert");
-    card.append(line);
-  }
+  const line = element("p", "problem", problem);
+  line.setAttribute("role", "alert");
   const retry = button("plain", texts.signIn.tryAgain);
   retry.addEventListener("click", () => location.reload());
-  card.append(named("p", "signIn.how"), named("p", "signIn.once"), retry);
-  screen.append(card);
-  translate(screen);
-  $("app").hidden = true;
-  document.body.append(screen);
+  const words = [named("p", "signIn.how"), named("p", "signIn.once")];
+  showCard(named("h1", "signIn.title"), ...(problem ? [line] : []), ...words, retry);
 }
 
 /**
