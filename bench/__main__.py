@@ -19,6 +19,7 @@ from bench import (
     growth,
     models,
     moving,
+    page,
     profile,
     recall,
     schedules,
@@ -53,6 +54,7 @@ PARTS = {
     "context": context,
     "documents": documents,
     "coding": coding_agents,
+    "page": page,
 }
 
 named = sys.argv[1:] or list(PARTS)

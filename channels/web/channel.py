@@ -1,6 +1,5 @@
 """The web channel: serves the chat page, and renders Markdown for it."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -79,7 +78,8 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, tuple[Travers
 
 
 async def _serve_file(request: web.Request, _caller: Caller) -> web.StreamResponse:
-    body = await asyncio.to_thread(_read_file, request.path)
+    # The files are small, and each is read once.
+    body = _read_file(request.path)
     _, media_type = page_files()[request.path]
     is_text = not media_type.endswith("png")
     return web.Response(body=body, content_type=media_type, charset="utf-8" if is_text else None)

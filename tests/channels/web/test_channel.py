@@ -136,3 +136,9 @@ def test_the_page_names_all_of_its_modules_so_that_they_load_in_parallel() -> No
     html = (PAGE / "index.html").read_text()
     preloaded = re.findall(r"<link rel=\"modulepreload\" href=\"/([^\"]+)\">", html)
     assert sorted(preloaded) == sorted(found - {"chat/app.js"})
+
+
+def test_the_page_is_small() -> None:
+    """With every language, although a browser loads one or two."""
+    parts = [PAGE / path for path in FILES if path.startswith(("index.html", "chat/", "shared/", "texts/"))]
+    assert sum(path.stat().st_size for path in parts) < 300_000

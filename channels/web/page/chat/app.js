@@ -178,8 +178,8 @@ function settings() {
     ...(canNotify() ? [notify] : []),
     ...(canInstall() ? [app] : []),
     { label: texts.chat.archiveTitle, icon: "archive", run: () => void showArchive(openSession) },
+    { label: texts.common.signOut, icon: "close", run: leave },
     ...languageItems().map((item, place) => (place === 0 ? { ...item, heading: texts.common.language } : item)),
-    { label: texts.common.signOut, run: leave },
   ];
 }
 

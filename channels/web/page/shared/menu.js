@@ -43,7 +43,8 @@ export function openMenu(opener, label, items) {
   });
   opener.setAttribute("aria-haspopup", "menu");
   opener.setAttribute("aria-expanded", "true");
-  document.body.append(menu);
+  // In the same part of the page, and inside a modal dialog: everything outside of one is inert.
+  (opener.closest("dialog, main, aside") ?? document.body).append(menu);
   // The style sheet places the menu at its source.
   menu.showPopover({ source: opener });
   opened = menu;

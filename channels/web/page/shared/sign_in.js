@@ -26,10 +26,11 @@ export async function signIn(show, code = takeCode()) {
 
 /** Says that the page waits for the gateway. */
 function showUnreachable() {
-  if (document.getElementById("login")) return;
+  if (document.querySelector("#login.waiting")) return;
   const text = element("p", "", texts.signIn.waiting);
   text.setAttribute("role", "status");
   showCard(text);
+  $("login").classList.add("waiting");
 }
 
 /** @param {HTMLElement[]} content */
