@@ -161,3 +161,24 @@ async def test_code_can_be_copied(chat: Page) -> None:
 async def background(page: Page) -> str:
     colour: str = await page.evaluate("getComputedStyle(document.body).backgroundColor")
     return colour
+
+
+WATCH_SHIFTS = """() => {
+    window.shifts = [];
+    const watch = new PerformanceObserver((list) => {
+        for (const entry of list.getEntries())
+            window.shifts.push([entry.value, entry.sources.map(({ node }) => node?.outerHTML?.slice(0, 80))]);
+    });
+    watch.observe({ type: "layout-shift" });
+}"""
+
+
+async def test_nothing_jumps_while_an_answer_is_written(page: Page, gateway: FakeGateway) -> None:
+    gateway.answers["go"] = f"{ANSWER}\n\n{TABLE}\n\n$$\n\\frac{{a}}{{b}}\n$$\n\n- [x] done\n"
+    await write(page, "hello")
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    await page.evaluate(WATCH_SHIFTS)
+    await write(page, "go")
+    await expect(page.locator(".reply:not(.live) math")).to_have_count(1)
+    shifts = await page.evaluate("new Promise(requestAnimationFrame).then(() => window.shifts)")
+    assert [shift for shift in shifts if shift[0] > 0.005] == []

@@ -1,6 +1,6 @@
 // Speech: records a voice message, which the gateway transcribes.
 
-import { $, label } from "../shared/dom.js";
+import { $, icon, label } from "../shared/dom.js";
 import { formatDuration } from "../shared/format.js";
 import { texts } from "../shared/texts.js";
 import { toast } from "../shared/toast.js";
@@ -55,5 +55,6 @@ function draw() {
   if (recorder && seconds > MAX_SECONDS) return recorder.stop();
   $("record").classList.toggle("recording", Boolean(recorder));
   $("recorded").textContent = recorder ? formatDuration(seconds) : "";
+  $("record").replaceChildren(icon(recorder ? "stop" : "microphone"));
   label($("record"), recorder ? texts.chat.stopRecording : texts.chat.record);
 }
