@@ -49,19 +49,20 @@ async def page_url(tmp_path: Path) -> AsyncIterator[str]:
 async def test_a_picture_is_shown_and_a_recording_can_be_played(page: Page, tmp_path: Path) -> None:
     await write(page, "Draw the sky and say good evening")
     for _ in range(2):  # As they come, and from the history.
-        image = page.locator(".picture img")
+        image = page.locator(".thumbnail img")
         await expect(image).to_have_attribute("alt", "An_evening_sky.png")
-        await page.wait_for_function("document.querySelector('.picture img').naturalWidth === 320")
+        await page.wait_for_function("document.querySelector('.thumbnail img').naturalWidth === 320")
         await page.wait_for_function("Math.abs(document.querySelector('audio').duration - 0.5) < 0.01")
-        await expect(page.locator("a.download")).to_contain_text("speech.wav")
+        await expect(page.locator("a.download").last).to_contain_text("speech.wav")
         await shoot(page, "media")
         await page.reload()
     async with page.expect_download() as downloading:
-        await page.locator("a.picture").click()
+        await page.locator("a.download").first.click()
     download = await downloading.value
     assert download.suggested_filename == "An_evening_sky.png"
     assert await asyncio.to_thread((await download.path()).read_bytes) == drawing()
     for stored in (tmp_path / "data/files").rglob("*.png"):
         stored.unlink()
     await page.reload()
-    await expect(page.locator("a.download")).to_have_count(2)  # A picture that is gone is a link with its name.
+    await expect(page.locator(".thumbnail")).to_have_count(0)  # A picture that is gone is a link with its name.
+    await expect(page.locator("a.download")).to_have_count(2)

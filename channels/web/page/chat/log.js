@@ -51,7 +51,7 @@ function drawItem(item, node, isNewest) {
   node.setAttribute("aria-busy", String(Boolean(item.isLive)));
   const body = node.querySelector(":scope > .body") ?? node.appendChild(element("div", "body"));
   if (!(body instanceof HTMLElement)) return;
-  if (item.file) body.replaceChildren(...fileNodes(item.file));
+  if (item.file) drawFile(body, item.file);
   else if (item.files?.length) drawWithFiles(body, item.files, item.plain ?? "");
   else if (item.html === undefined || item.html === null) body.textContent = item.text;
   else showMarkdown(body, item.html);
@@ -103,9 +103,27 @@ function drawWithFiles(body, files, text) {
   body.replaceChildren(...(text ? [element("div", "", text)] : []), row);
 }
 
-/** @param {import("./state.js").FileLink} file */
-function fileNodes(file) {
-  return isPicture(file) ? [thumbnail(file), downloadLink(file)] : [downloadLink(file)];
+/**
+ * Drawn once: a recording that is replaced stops.
+ * @param {HTMLElement} body
+ * @param {import("./state.js").FileLink} file
+ */
+function drawFile(body, file) {
+  if (body.dataset.file === file.url) return;
+  body.dataset.file = file.url;
+  const link = downloadLink(file);
+  if (isPicture(file)) body.replaceChildren(thumbnail(file), link);
+  else if (file.media_type?.startsWith("audio/")) body.replaceChildren(player(link.href), link);
+  else body.replaceChildren(link);
+}
+
+/** @param {string} url */
+function player(url) {
+  const audio = element("audio");
+  audio.controls = true;
+  audio.preload = "metadata";
+  audio.src = url;
+  return audio;
 }
 
 /** @param {import("./state.js").FileLink} file */

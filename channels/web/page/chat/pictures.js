@@ -6,9 +6,9 @@ import { fill, texts } from "../shared/texts.js";
 const PICTURE = /\.(png|jpe?g|gif|webp)$/i;
 const SIDE = 160;
 
-/** @param {{name: string, kind?: string}} file */
-export function isPicture({ name, kind }) {
-  return kind === "image" || (kind === undefined && PICTURE.test(name)) || (kind === "file" && PICTURE.test(name));
+/** @param {{name: string, kind?: string, media_type?: string}} file */
+export function isPicture({ name, kind, media_type: type }) {
+  return kind === "image" || Boolean(type?.startsWith("image/")) || (kind === undefined && PICTURE.test(name)) || (kind === "file" && PICTURE.test(name));
 }
 
 /**
@@ -18,7 +18,10 @@ export function isPicture({ name, kind }) {
 export function thumbnail({ name, url }) {
   const open = button("thumbnail", "");
   open.setAttribute("aria-label", fill(texts.chat.showPicture, { name }));
-  open.append(picture(name, url));
+  const image = picture(name, url);
+  // A picture that is no longer stored, or that the browser cannot show, is a link only.
+  image.addEventListener("error", () => open.remove());
+  open.append(image);
   open.addEventListener("click", () => show(name, url));
   return open;
 }

@@ -3,7 +3,7 @@
 import { fill, texts } from "../shared/texts.js";
 
 /** @typedef {{label: string, command: string, is_answer?: boolean}} Button */
-/** @typedef {{name: string, size: number, url: string, kind?: string}} FileLink */
+/** @typedef {{name: string, size: number, url: string, kind?: string, media_type?: string}} FileLink */
 /** @typedef {{ref: string, name: string, kind: string, media_type: string, size: number}} UploadedFile */
 /** @typedef {{name: string, arguments: string, summary: string}} Command */
 
