@@ -291,8 +291,8 @@ class SessionApi:
             return self._info(await self._archive.restore(archived.key))
 
     async def undo(self, call: ApiCall) -> t.SessionSummary:
-        wanted = call.body_as(t.UndoBody).message
         session = await self._programs.find_own(call.caller, call.path("id"))
+        wanted = call.body_as(t.UndoBody).message
         async with self._programs.changing(session):
             loaded = effective_entries([each async for each in self._sessions.entries(session.key)])
             first = next((at for at, each in enumerate(loaded) if is_message(session.id, each, wanted)), None)

@@ -336,6 +336,7 @@ async def test_after_its_deletion_every_route_of_a_session_is_not_found(tmp_path
         status, _ = await program.call("DELETE", f"/api/sessions/{session['id']}?permanent=true")
         assert status == 200
         bodies = {"prompt": b'{"text": "x"}', "x": b'{"decision": "deny"}', session["id"]: b'{"title": "x"}'}
+        bodies["undo"] = b'{"message": "x"}'
         for route in client.routes():
             if "{id}" not in route.path:
                 continue
