@@ -34,7 +34,7 @@ def split_addition(argument: str) -> tuple[str, dict[str, str], str]:
         length = count_words_of_time([word.strip() for word in words])
         if not length:
             raise Refused(
-                f"When shall it run? Begin with the time, like {EXAMPLE}. `every 2h` or `daily 8:00` work too."
+                f"When shall it run? Begin with the time, like {EXAMPLE}. It may also be every 2h, or daily 8:00."
             )
         when, at = "".join(words[:length]).strip(), sum(map(len, words[:length]))
     options: dict[str, str] = {}
@@ -48,9 +48,9 @@ def with_options(about: ScheduleContent, options: Mapping[str, str]) -> Schedule
     """Return a schedule with the options of a person. Raises `Refused` for a value that is none."""
     session, missed = options.get("session", "own"), options.get("missed", "once")
     if session not in {"own", "chat"}:
-        raise Refused("The session is `own` or `chat`: session=chat lets it write into this conversation.")
+        raise Refused("The session is own or chat: session=chat lets it write into this conversation.")
     if missed not in {"once", "skip"}:
-        raise Refused("`missed` is `once` or `skip`: whether it runs after the gateway was down at its time.")
+        raise Refused("The value of missed is once or skip: whether it runs after the gateway was down at its time.")
     check = None
     if "check" in options or "url" in options:
         if "check" in options and "url" in options:

@@ -44,6 +44,7 @@ from gateway.spool import (
     TooMany,
 )
 from gateway.text import clean, excerpt
+from gateway.text.plain import without_code
 
 log = structlog.get_logger()
 
@@ -122,7 +123,7 @@ class Schedules:
         try:
             check_recurrence(about.when, now=self.now(), zone=zone, min_interval=interval, jitter=about.jitter)
         except Refused as reason:
-            raise Refused(f"{_capitalized(str(reason))}. Choose other times.") from reason
+            raise Refused(f"{_sentence(str(reason))}. Choose other times.") from reason
         return about
 
     def _check_agent(self, about: ScheduleContent) -> None:
@@ -200,7 +201,7 @@ class Schedules:
         try:
             return parse_recurrence(when, now=self.now(), zone=zone, zone_name=zone_name, min_interval=interval)
         except Refused as reason:
-            raise Refused(f"{_capitalized(str(reason))}. Choose other times.") from reason
+            raise Refused(f"{_sentence(str(reason))}. Choose other times.") from reason
 
     def content_of(self, inbound: Inbound, prompt: str, when: Recurrence) -> ScheduleContent:
         """Return a schedule for the chat of a message, made by its sender."""
@@ -296,5 +297,7 @@ def late_by_jitter(row: ScheduleRow, planned: datetime) -> datetime:
     return planned + timedelta(seconds=row.about.jitter * int.from_bytes(digest) / 2**32)
 
 
-def _capitalized(text: str) -> str:
+def _sentence(reason: str) -> str:
+    """Return a reason as the begin of a sentence for a chat, which shows no Markdown."""
+    text = without_code(reason)
     return text[:1].upper() + text[1:]

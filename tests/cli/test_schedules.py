@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.daemon_process import gatehouse, running, write_config
 
 CONFIG = """
@@ -19,10 +21,15 @@ prompt = "Sum up the day"
 def test_schedules_are_listed_shown_and_paused_with_and_without_a_running_daemon(tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG)
     assert "There are no schedules" in gatehouse("schedules", home=tmp_path).stdout
-    with running(tmp_path):
+    with running(tmp_path, CONFIG):
         # The gateway stores them right after it is ready.
-        while "config-nightly  web:owner  active" not in (listed := gatehouse("schedules", home=tmp_path).stdout):
-            assert "There are no schedules" in listed
+        listed = ""
+        for _ in range(100):
+            listed = gatehouse("schedules", home=tmp_path).stdout
+            if "config-nightly  web:owner  active" in listed:
+                break
+        else:
+            pytest.fail(listed)
         paused = gatehouse("schedules", "pause", "config-nightly", home=tmp_path)
         assert paused.stdout == "Paused the schedule nightly.\n"
         assert "has run" not in gatehouse("schedules", "show", "config-nightly", home=tmp_path).stdout
