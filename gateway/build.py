@@ -24,6 +24,10 @@ from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import LocalArchive, session_routes
 from gateway.admin.token_routes import token_routes
+from gateway.admin_api.events import GatewayEvents
+from gateway.admin_api.nodes import OtherNodes
+from gateway.admin_api.overview import GatewayWatch
+from gateway.admin_api.routes import watch_operations
 from gateway.aio import ShutdownRequest
 from gateway.api.description import description_routes
 from gateway.api.events import EventStreams
@@ -80,6 +84,7 @@ from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
 from gateway.observability.prometheus import metrics_routes
+from gateway.observability.recent_log import RecentLog
 from gateway.observability.status import GatewayStatus
 from gateway.openai_door.door import Door
 from gateway.openai_door.routes import door_routes
@@ -564,6 +569,34 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             lanes=lanes,
             health=status.health,
             now=now,
+        ),
+    )
+
+    watch = GatewayWatch(
+        status=status,
+        sessions=sessions,
+        approvals=approvals,
+        pairing=pairing,
+        spool=spool,
+        metrics=metrics,
+        recent_log=RecentLog() if controls is None else controls.recent_log,
+        nodes=OtherNodes(
+            "" if lease is None else lease.name, forwarder, lambda: {} if cluster is None else cluster.others()
+        ),
+        unwritten_text=turns.unwritten_text,
+        can_restart=controls is not None,
+        now=now,
+    )
+    operations += watch_operations(
+        watch,
+        GatewayEvents(
+            watch=watch,
+            sessions=sessions,
+            approvals=approvals,
+            pairing=pairing,
+            is_token_valid=lambda token: live.token_book.find(token) is not None,
+            is_stopping=shutdown.is_requested,
+            is_in_cluster=lease is not None,
         ),
     )
 

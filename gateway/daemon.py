@@ -45,6 +45,7 @@ from gateway.mcp.server import McpServers
 from gateway.metrics import Metrics, watch_lag
 from gateway.observability.housekeeping import Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
+from gateway.observability.recent_log import RecentLog
 from gateway.observability.status import GatewayStatus
 from gateway.openai_door.stateless_runs import StatelessRuns
 from gateway.outbound.delivery import Delivery
@@ -89,6 +90,9 @@ class ProcessControls(Protocol):
 
     @property
     def config_path(self) -> Path | None: ...
+
+    @property
+    def recent_log(self) -> RecentLog: ...
 
     async def reload(self, daemon: "Daemon") -> ReloadPlan:
         """Read the configuration file again and apply it. Return the changed keys, and which of them were applied."""

@@ -76,6 +76,7 @@ PACKAGES = (
     "doctor",
     "admin",
     "api",
+    "admin_api",
     "openai_door",
     "testing",
     # The daemon and its commands.

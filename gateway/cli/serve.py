@@ -25,6 +25,7 @@ from gateway.install.sd_notify import notify, reloading, report_status, stopping
 from gateway.observability import housekeeping
 from gateway.observability.log_file import LogFile
 from gateway.observability.logging import configure, secrets_in
+from gateway.observability.recent_log import RecentLog
 
 log = structlog.get_logger()
 
@@ -119,6 +120,7 @@ class DaemonLog:
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
+        self.recent = RecentLog()
         self._file: LogFile | None = None
 
     def apply(self, loaded: Loaded) -> None:
@@ -148,7 +150,7 @@ class DaemonLog:
     def set_level(self, level: LogLevel) -> None:
         """Change the level until the settings are applied again."""
         settings = self.loaded.settings
-        configure(level, settings.gateway.log_format, secrets_in(settings), sys.stdout, self._file)
+        configure(level, settings.gateway.log_format, secrets_in(settings), sys.stdout, self._file, self.recent)
 
     def close(self) -> None:
         if self._file is not None:
@@ -183,6 +185,7 @@ class Controls:
         self.config_path = config_path
         """The file that was found; `config` is what the command line named."""
         self.set_log_level = logs.set_level
+        self.recent_log = logs.recent
         self._config = config
         self._logs = logs
         self._environ = environ

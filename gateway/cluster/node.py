@@ -162,6 +162,11 @@ class ClusterNode:
             and any(node.config != own.config for node in nodes.values() if node.version == own.version),
         )
 
+    def others(self) -> dict[str, str]:
+        """Return the addresses of the other nodes that are alive, by their names."""
+        nodes = () if self.survey is None else self.survey.nodes.values()
+        return {each.name: each.address for each in nodes if each.boot != self.lease.boot and not each.is_expired}
+
     def notified(self, payload: str) -> None:
         """Take a notification of the database. One of a newer version that this one does not know only wakes it."""
         kind, _, number = payload.partition(" ")

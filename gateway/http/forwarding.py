@@ -65,6 +65,8 @@ DEADLINE = 12.0
 PATIENCE = 2.0
 """The same for a route that can do without the owner."""
 CONNECT_TIMEOUT = 2.0
+FETCH_TIMEOUT = 5.0
+"""How long another node may take to answer a question about itself."""
 MAX_LOSSES = 5
 """Owners of a conversation that may be lost during one request."""
 FIRST_PAUSE = 0.05
@@ -227,6 +229,24 @@ class Forwarder:
                 raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, UNREACHABLE, headers=RETRY_AFTER)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
+
+    async def fetch(self, node: str, path: str, caller: Caller) -> bytes | None:
+        """Return what another node answers to a GET of `caller` about itself. None if it can't be reached in time."""
+        headers = {
+            hdrs.AUTHORIZATION: f"Bearer {self._token().reveal()}",
+            CALLER: encode_caller(caller),
+            FORWARDED: "1",
+        }
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT), self._using(node):
+                session = self._session(keeps_connections=True)
+                url = URL(f"{node.rstrip('/')}{path}", encoded=True)
+                async with session.get(url, headers=headers, allow_redirects=False) as response:
+                    is_answer = response.status == HTTPStatus.OK and FORWARDED in response.headers
+                    return await response.read() if is_answer else None
+        except (aiohttp.ClientError, OSError) as error:
+            log.info("node_unreachable", node=node, route=path.partition("?")[0], reason=_reason(error, URL(node)))
+            return None
 
     async def _send(self, request: web.Request, route: Route, caller: Caller, node: str) -> web.StreamResponse | None:
         """Send a request to `node`, and return its response. None if it has had no effect and may be repeated."""

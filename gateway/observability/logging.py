@@ -24,6 +24,7 @@ from structlog.typing import EventDict, WrappedLogger
 from config import AccountSettings, LogFormat, LogLevel, Secret
 from gateway.conversation import Json
 from gateway.observability.log_file import LogFile
+from gateway.observability.recent_log import RecentLog
 
 WRITE_TIMEOUT = 0.2
 """Seconds that a line waits for a slow reader. Once one was lost, lines do not wait until writing works again."""
@@ -92,12 +93,17 @@ class LogWriter:
 
 
 def configure(
-    level: LogLevel, layout: LogFormat, secrets: Iterable[Secret], stream: TextIO | None, file: LogFile | None = None
+    level: LogLevel,
+    layout: LogFormat,
+    secrets: Iterable[Secret],
+    stream: TextIO | None,
+    file: LogFile | None = None,
+    recent: RecentLog | None = None,
 ) -> None:
     """Set up structlog, and route the logs of libraries through it.
 
-    Every event also goes to `file`, always as JSON. Call this again when the settings change; secrets of the old
-    settings stay masked.
+    Every event also goes to `file`, always as JSON, and to `recent`. Call this again when the settings change; secrets
+    of the old settings stay masked.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     is_terminal = stream is not None and stream.isatty()
@@ -107,10 +113,12 @@ def configure(
         mask.add(old.values)
     mask.add(secret.reveal() for secret in secrets)
 
-    def copy_to_file(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    def copy_elsewhere(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         if file is not None:
             now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             file.write(encode_json({**event, "timestamp": now}))
+        if recent is not None:
+            recent.add(event)
         return event
 
     def render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
@@ -124,7 +132,7 @@ def configure(
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_console else "iso", utc=not is_console),
             structlog.processors.format_exc_info,
             mask,
-            copy_to_file,
+            copy_elsewhere,
             *([escape_for_console, structlog.dev.ConsoleRenderer(colors=is_terminal)] if is_console else [render_json]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),

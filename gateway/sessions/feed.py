@@ -1,6 +1,6 @@
 """The session feed: tells its followers what happens in a session while it happens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -25,6 +25,7 @@ class SessionFeed:
 
     def __init__(self) -> None:
         self._followers: dict[str, list[Follower]] = {}
+        self._watchers: list[Callable[[str], None]] = []
 
     @property
     def session_count(self) -> int:
@@ -43,7 +44,18 @@ class SessionFeed:
             if not followers:
                 self._followers.pop(key, None)
 
+    @contextmanager
+    def watched(self, on_change: Callable[[str], None]) -> Iterator[None]:
+        """Call `on_change` with the key of each session that changes or is removed while inside."""
+        self._watchers.append(on_change)
+        try:
+            yield
+        finally:
+            self._watchers.remove(on_change)
+
     def appended(self, key: str, entries: Sequence[Entry]) -> None:
+        for on_change in self._watchers:
+            on_change(key)
         if key in self._followers:
             for follower in tuple(self._followers[key]):
                 follower.on_entries(entries)
@@ -54,5 +66,7 @@ class SessionFeed:
                 follower.on_text(turn, delta)
 
     def removed(self, key: str) -> None:
+        for on_change in self._watchers:
+            on_change(key)
         for follower in tuple(self._followers.get(key, ())):
             follower.on_removed()

@@ -1,0 +1,164 @@
+"""The types of the API for administration, in the same style as those of the session API."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from config import LogLevel
+from gateway.api.types import Request, Response, TokenCount
+from gateway.sessions.state import UtcTime
+
+Node = Annotated[str, Meta(max_length=200, description="The name of a node of the cluster. Default: the one asked.")]
+
+
+class LogQuery(Request, frozen=True, kw_only=True):
+    level: Annotated[LogLevel, Meta(description="Lines of this level and above.")] = LogLevel.DEBUG
+    q: Annotated[str, Meta(max_length=200, description="A text that the line contains.")] = ""
+    before: Annotated[int, Meta(ge=0, description="Only lines before this number, for older ones.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+    node: Node = ""
+
+
+class LogLineInfo(Response, frozen=True, kw_only=True):
+    number: int
+    at: UtcTime
+    level: LogLevel
+    event: str
+    fields: str
+    """A JSON object with the rest of the line. Secrets are masked."""
+
+
+class LogLines(Response, frozen=True, kw_only=True):
+    """Lines of the log, the oldest first."""
+
+    lines: list[LogLineInfo]
+    has_older: bool
+    """Whether there are older lines in memory. The gateway keeps the last 2,000."""
+
+
+class ChannelState(Response, frozen=True, kw_only=True):
+    name: str
+    account: str
+    state: str
+    """`up`, `down`, or another word of the supervisor."""
+    reason: str
+    since: UtcTime
+    last_event_at: UtcTime | None
+    last_error: str
+    last_error_at: UtcTime | None
+
+
+Activity = Literal["thinking", "writing", "tool", "approval"]
+
+
+class RunningTurn(Response, frozen=True, kw_only=True):
+    session_id: str
+    title: str
+    channel: str
+    agent: str
+    seconds: float
+    activity: Activity
+    detail: str = ""
+    """The tool that runs, or that a person is asked about."""
+    node: str = ""
+
+
+class ModelState(Response, frozen=True, kw_only=True):
+    name: str
+    requests: int
+    failed: int
+    failures_in_a_row: int
+    mean_seconds: float
+    most_within_seconds: float | None
+    """The 95th percentile of the response time."""
+
+
+class NodeState(Response, frozen=True, kw_only=True):
+    name: str
+    address: str
+    is_this: bool
+
+
+class StorageState(Response, frozen=True, kw_only=True):
+    engine: str
+    database: str
+    schema: str
+    spool_bytes: int | None
+    """Null if the spool did not answer in time."""
+    messages: dict[str, int]
+    """Messages that are not answered yet, by state."""
+    replies: dict[str, int]
+    """Replies that are not delivered yet, by state."""
+    slow_commits: int
+    flush_age_seconds: float
+    flush_failures: int
+
+
+class GatewayOverview(Response, frozen=True, kw_only=True):
+    """The state of the gateway, or of one node of a cluster. Its counts of running work are those of this node."""
+
+    version: str
+    python: str
+    state: str
+    """`ready`, `degraded` or `not ready`."""
+    ready: bool
+    troubles: list[str]
+    warnings: list[str]
+    notes: list[str]
+    taken_at: UtcTime
+    started_at: UtcTime
+    uptime_seconds: float
+    channels: list[ChannelState]
+    turns_running: int
+    turns_awaiting_approval: int
+    turns: list[RunningTurn]
+    """Those that have been running for longest, of all nodes."""
+    messages_waiting: int
+    queue_limit: int
+    replies_waiting: int
+    sessions: int
+    storage: StorageState
+    memory_bytes: int
+    cpu_seconds: float
+    open_files: int
+    disk_free_bytes: int | None
+    models: list[ModelState]
+    coding_agents: dict[str, int]
+    usage_today: TokenCount
+    errors_last_hour: int
+    last_errors: list[LogLineInfo]
+    """The newest errors of the last hour."""
+    open_approvals: int
+    waiting_people: int
+    nodes: list[NodeState]
+    """The nodes of the cluster; empty without one."""
+    can_restart: bool
+    """Whether a restart and a reload are possible: not in `gatehouse chat`."""
+
+
+class LocalQuery(Request, frozen=True, kw_only=True):
+    local: Annotated[bool, Meta(description="Leave out the work of the other nodes of a cluster.")] = False
+
+
+GatewayEventName = Literal["reset", "overview", "sessions", "approvals", "people", "log"]
+
+
+class GatewayEventsQuery(Request, frozen=True, kw_only=True):
+    topics: Annotated[
+        str,
+        Meta(
+            pattern=r"^(|(overview|sessions|approvals|people|log)(,(overview|sessions|approvals|people|log))*)$",
+            description="`overview`, `sessions`, `approvals`, `people`, `log`; separated by commas. Default: all.",
+        ),
+    ] = ""
+
+
+class GatewayEvent(Response, frozen=True, kw_only=True):
+    """One event of the gateway, as a client parses it."""
+
+    event: GatewayEventName
+    data: Annotated[str, Meta(description="JSON: the type depends on `event`.")]
+    id: Annotated[str, Meta(description="For `Last-Event-ID`. Absent in `overview` and `reset`.")] = ""
+
+
+JsonObject = dict[str, Any]  # Any: JSON of a shape that only the tool knows.
