@@ -24,10 +24,12 @@ from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import LocalArchive, session_routes
 from gateway.admin.token_routes import token_routes
+from gateway.admin_api.approvals import Decisions
+from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.nodes import OtherNodes
 from gateway.admin_api.overview import GatewayWatch
-from gateway.admin_api.routes import watch_operations
+from gateway.admin_api.routes import decision_operations, letter_operations, watch_operations
 from gateway.aio import ShutdownRequest
 from gateway.api.description import description_routes
 from gateway.api.events import EventStreams
@@ -572,6 +574,9 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         ),
     )
 
+    nodes = OtherNodes(
+        "" if lease is None else lease.name, forwarder, lambda: {} if cluster is None else cluster.others()
+    )
     watch = GatewayWatch(
         status=status,
         sessions=sessions,
@@ -580,9 +585,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         spool=spool,
         metrics=metrics,
         recent_log=RecentLog() if controls is None else controls.recent_log,
-        nodes=OtherNodes(
-            "" if lease is None else lease.name, forwarder, lambda: {} if cluster is None else cluster.others()
-        ),
+        nodes=nodes,
         unwritten_text=turns.unwritten_text,
         can_restart=controls is not None,
         now=now,
@@ -599,6 +602,18 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             is_in_cluster=lease is not None,
         ),
     )
+    operations += decision_operations(
+        Decisions(
+            live=live,
+            sessions=sessions,
+            approvals=approvals,
+            grants=grants,
+            pairing=pairing,
+            spool=spool,
+            nodes=nodes,
+        )
+    )
+    operations += letter_operations(LetterRoom(spool=spool, delivery=delivery, intake=intake, now=now))
 
     stateless = StatelessRuns(
         live=live,

@@ -3,6 +3,8 @@
 from http import HTTPStatus
 
 from gateway.admin_api import types as t
+from gateway.admin_api.approvals import Decisions
+from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.overview import GatewayWatch
 from gateway.api.operation import ApiOperation
@@ -59,5 +61,143 @@ def watch_operations(watch: GatewayWatch, events: GatewayEvents) -> list[ApiOper
             query=t.LogQuery,
             response=t.LogLines,
             errors=(NOT_FOUND, INVALID),
+        ),
+    ]
+
+
+def decision_operations(decisions: Decisions) -> list[ApiOperation]:
+    return [
+        ApiOperation(
+            name="listApprovals",
+            method="GET",
+            path="/api/approvals",
+            tag="Administration",
+            summary="List the open questions of all sessions",
+            description="`POST /api/sessions/{id}/approvals/{approvalId}` answers one.",
+            handle=decisions.approvals,
+            scope=ADMIN,
+            query=t.LocalQuery,
+            response=t.OpenApprovals,
+            errors=(INVALID,),
+        ),
+        ApiOperation(
+            name="listGrants",
+            method="GET",
+            path="/api/grants",
+            tag="Administration",
+            summary="List the tool calls that people have allowed for good",
+            handle=decisions.grants,
+            scope=ADMIN,
+            response=t.GrantList,
+        ),
+        ApiOperation(
+            name="revokeGrant",
+            method="DELETE",
+            path="/api/grants/{id}",
+            tag="Administration",
+            summary="Ask again before a tool call that was allowed for good",
+            handle=decisions.revoke_grant,
+            scope=ADMIN,
+            response=t.GrantInfo,
+            errors=(NOT_FOUND,),
+        ),
+        ApiOperation(
+            name="listPeople",
+            method="GET",
+            path="/api/people",
+            tag="Administration",
+            summary="List the people who wait for access, have it, or had it",
+            handle=decisions.people,
+            scope=ADMIN,
+            response=t.PeopleList,
+        ),
+        ApiOperation(
+            name="approvePerson",
+            method="POST",
+            path="/api/people/approve",
+            tag="Administration",
+            summary="Give a person access",
+            description="Only an owner can give the role `owner`.",
+            handle=decisions.approve_person,
+            scope=ADMIN,
+            body=t.ApprovePersonBody,
+            response=t.GuestInfo,
+            errors=(CONFLICT, INVALID),
+        ),
+        ApiOperation(
+            name="denyPerson",
+            method="POST",
+            path="/api/people/deny",
+            tag="Administration",
+            summary="Deny a person access",
+            handle=decisions.deny_person,
+            scope=ADMIN,
+            body=t.DenyPersonBody,
+            response=t.ApplicantInfo,
+            errors=(CONFLICT, INVALID),
+        ),
+        ApiOperation(
+            name="revokePerson",
+            method="POST",
+            path="/api/people/revoke",
+            tag="Administration",
+            summary="Take the access of a person away",
+            description="Their running work stops.",
+            handle=decisions.revoke_person,
+            scope=ADMIN,
+            body=t.RevokePersonBody,
+            response=t.GuestInfo,
+            errors=(CONFLICT, INVALID),
+        ),
+        ApiOperation(
+            name="changeRole",
+            method="POST",
+            path="/api/people/role",
+            tag="Administration",
+            summary="Give a person another role",
+            handle=decisions.change_role,
+            scope=ADMIN,
+            body=t.ChangeRoleBody,
+            response=t.GuestInfo,
+            errors=(CONFLICT, INVALID),
+        ),
+    ]
+
+
+def letter_operations(letters: LetterRoom) -> list[ApiOperation]:
+    return [
+        ApiOperation(
+            name="listDeadLetters",
+            method="GET",
+            path="/api/dead-letters",
+            tag="Administration",
+            summary="List messages that were set aside and replies that were not delivered",
+            handle=letters.list,
+            scope=ADMIN,
+            response=t.DeadLetters,
+        ),
+        ApiOperation(
+            name="retryDeadLetters",
+            method="POST",
+            path="/api/dead-letters/retry",
+            tag="Administration",
+            summary="Accept messages again, or send replies again",
+            handle=letters.retry,
+            scope=ADMIN,
+            body=t.DeadLettersBody,
+            response=t.HandledLetters,
+            errors=(CONFLICT, INVALID),
+        ),
+        ApiOperation(
+            name="dropDeadLetters",
+            method="POST",
+            path="/api/dead-letters/drop",
+            tag="Administration",
+            summary="Drop messages or replies for good",
+            handle=letters.drop,
+            scope=ADMIN,
+            body=t.DeadLettersBody,
+            response=t.HandledLetters,
+            errors=(INVALID,),
         ),
     ]

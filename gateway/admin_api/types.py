@@ -162,3 +162,150 @@ class GatewayEvent(Response, frozen=True, kw_only=True):
 
 
 JsonObject = dict[str, Any]  # Any: JSON of a shape that only the tool knows.
+
+
+class OpenApproval(Response, frozen=True, kw_only=True):
+    """A question of an agent to a person. `POST /api/sessions/{id}/approvals/{approvalId}` answers it."""
+
+    approval_id: str
+    session_id: str
+    title: str
+    channel: str
+    chat: str
+    agent: str
+    asker: str
+    """The id of the person whose message has led to the call."""
+    asker_name: str
+    tool: str
+    call_title: str
+    """A few words of a coding agent about the call."""
+    args: JsonObject
+    """All arguments, in full."""
+    files: list[str]
+    """Files that the call names. If one of them changes, the call is not run."""
+    workspace: str
+
+
+class OpenApprovals(Response, frozen=True, kw_only=True):
+    approvals: list[OpenApproval]
+
+
+class GrantInfo(Response, frozen=True, kw_only=True):
+    """A tool call that a person has allowed for good."""
+
+    id: str
+    tool: str
+    description: str
+    agent: str
+    workspace: str
+    session_key: str
+    """The session that it is for; empty: it is for the person."""
+    person: str
+    by: str
+    at: UtcTime
+
+
+class GrantList(Response, frozen=True, kw_only=True):
+    grants: list[GrantInfo]
+
+
+class ApplicantInfo(Response, frozen=True, kw_only=True):
+    """A person who has asked for access."""
+
+    code: str
+    id: str
+    name: str
+    asked_at: UtcTime
+
+
+class GuestInfo(Response, frozen=True, kw_only=True):
+    """A person who was approved."""
+
+    id: str
+    name: str
+    role: str
+    since: UtcTime
+
+
+class RevokedInfo(Response, frozen=True, kw_only=True):
+    id: str
+    name: str
+    at: UtcTime
+
+
+class PeopleList(Response, frozen=True, kw_only=True):
+    """People with access by approval. `GET /api/roles` has those whom the settings name."""
+
+    waiting: list[ApplicantInfo]
+    guests: list[GuestInfo]
+    revoked: list[RevokedInfo]
+
+
+_Code = Annotated[str, Meta(min_length=1, max_length=100)]
+_PersonId = Annotated[str, Meta(min_length=1, max_length=1000, description="The id, as `GET /api/people` shows it.")]
+_RoleName = Annotated[str, Meta(min_length=1, max_length=64, description="A role of `GET /api/roles`.")]
+
+
+class ApprovePersonBody(Request, frozen=True, kw_only=True):
+    code: _Code
+    role: _RoleName | None = None
+
+
+class DenyPersonBody(Request, frozen=True, kw_only=True):
+    code: _Code
+
+
+class RevokePersonBody(Request, frozen=True, kw_only=True):
+    id: _PersonId
+
+
+class ChangeRoleBody(Request, frozen=True, kw_only=True):
+    id: _PersonId
+    role: _RoleName
+
+
+class DeadMessage(Response, frozen=True, kw_only=True):
+    """A message that was set aside, because its turn has crashed the gateway several times."""
+
+    id: str
+    channel: str
+    chat: str
+    sender: str
+    session_key: str
+    accepted_at: UtcTime
+    text: str
+    """Its beginning."""
+    reason: str
+
+
+class DeadReply(Response, frozen=True, kw_only=True):
+    """A part of an answer that was not delivered, or not yet."""
+
+    id: str
+    state: str
+    """`dead` if it was given up; otherwise it is still tried."""
+    channel: str
+    chat: str
+    created_at: UtcTime
+    text: str
+    """Its beginning."""
+    reason: str
+
+
+class DeadLetters(Response, frozen=True, kw_only=True):
+    messages: list[DeadMessage]
+    replies: list[DeadReply]
+    unreadable: list[str]
+    """Those that another version of Gatehouse has written."""
+
+
+class DeadLettersBody(Request, frozen=True, kw_only=True):
+    messages: Annotated[tuple[str, ...], Meta(max_length=1000, description="The ids of messages.")] = ()
+    replies: Annotated[tuple[str, ...], Meta(max_length=1000, description="The ids of replies.")] = ()
+
+
+class HandledLetters(Response, frozen=True, kw_only=True):
+    """What was retried or dropped. Those that are missing here were gone."""
+
+    messages: list[str]
+    replies: list[str]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 from config import OWNER_ROLE
 from config.types import API_CHANNEL
@@ -22,6 +22,9 @@ from gateway.spool import Spool, UsageTotal
 from gateway.turns.agents import AgentRegistry
 
 MAX_PEOPLE = 100
+MAX_USAGE_ROWS = 20_000
+USAGE_SPAN = timedelta(days=29)
+"""Between the first and the last day of a history, unless the request says otherwise."""
 
 
 class Overview:
@@ -141,6 +144,32 @@ class Overview:
                 )
                 for name, used in people
             ],
+        )
+
+    async def usage_history(self, call: ApiCall) -> t.UsageHistory:
+        """Return the usage of the last days: for `admin` of everyone, otherwise of the calling program."""
+        query = call.query_as(t.UsageHistoryQuery)
+        until = query.until or self._now().astimezone(UTC).date()
+        since = query.since or until - min(USAGE_SPAN, until - date.min)
+        person = None if call.caller.may(TokenScope.ADMIN) else f"token:{call.caller.token}"
+        first, last = since.isoformat(), until.isoformat()
+        found = await self._spool.usage_between(first, last, person, limit=MAX_USAGE_ROWS + 1)
+        return t.UsageHistory(
+            since=first,
+            until=last,
+            rows=[
+                t.UsageOfDay(
+                    day=each.day,
+                    person=each.person,
+                    model=each.model,
+                    input_tokens=each.total.input_tokens,
+                    cached_tokens=each.total.cached_tokens,
+                    output_tokens=each.total.output_tokens,
+                    cost_micros=each.total.cost_micros,
+                )
+                for each in found[:MAX_USAGE_ROWS]
+            ],
+            is_complete=len(found) <= MAX_USAGE_ROWS,
         )
 
     async def status(self, call: ApiCall) -> t.HealthReport:

@@ -423,6 +423,19 @@ def _overview_operations(overview: Overview) -> list[ApiOperation]:
             errors=(INVALID,),
         ),
         ApiOperation(
+            name="getUsageHistory",
+            method="GET",
+            path="/api/usage/history",
+            tag="Gateway",
+            summary="Show the tokens and the cost of several days",
+            description="By day, person and model, for the last 35 days. A token with `admin` sees the usage of "
+            "everyone, other tokens see their own.",
+            handle=overview.usage_history,
+            query=t.UsageHistoryQuery,
+            response=t.UsageHistory,
+            errors=(INVALID,),
+        ),
+        ApiOperation(
             name="getStatus",
             method="GET",
             path="/api/status",

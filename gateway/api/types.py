@@ -129,6 +129,13 @@ class UsageQuery(Request, frozen=True, kw_only=True):
     day: Annotated[date, Meta(description="A day in UTC. Default: today.")] | None = None
 
 
+class UsageHistoryQuery(Request, frozen=True, kw_only=True):
+    since: Annotated[date, Meta(description="The first day, in UTC. Default: 29 days before the last one.")] | None = (
+        None
+    )
+    until: Annotated[date, Meta(description="The last day, in UTC. Default: today.")] | None = None
+
+
 class StatusInfo(Response, frozen=True, kw_only=True):
     """Who has set the status, and why."""
 
@@ -344,6 +351,21 @@ class UsageReport(Response, frozen=True, kw_only=True):
     day: str
     total: TokenCount
     people: list[UsageOfPerson]
+
+
+class UsageOfDay(TokenCount, frozen=True, kw_only=True):
+    day: str
+    person: str
+    model: str
+
+
+class UsageHistory(Response, frozen=True, kw_only=True):
+    since: str
+    until: str
+    rows: list[UsageOfDay]
+    """The newest day first, for each person and model."""
+    is_complete: bool
+    """False if there are more than 20,000 rows."""
 
 
 class HealthReport(Response, frozen=True, kw_only=True):

@@ -284,6 +284,19 @@ class SetInboxState(Operation, frozen=True, kw_only=True):
             raise _wrong_state(connection, "inbox", self.turn, f"become {self.state}")
 
 
+class DropDeadMessage(Operation, frozen=True, kw_only=True):
+    """Let a message that was set aside be. Its sender has been told that it was not answered."""
+
+    turn: str
+
+    def apply(self, connection: Connection) -> None:
+        dropped = connection.execute(
+            "UPDATE inbox SET state = 'abandoned' WHERE turn = ? AND state = 'dead'", (self.turn,)
+        )
+        if not dropped.rowcount:
+            raise _wrong_state(connection, "inbox", self.turn, "be dropped")
+
+
 class ReplaceInbound(Operation, frozen=True, kw_only=True):
     """Store the edited text of a message whose turn has not started. Raises `WrongState` after the start."""
 
@@ -476,6 +489,17 @@ class RetryDead(Operation, frozen=True, kw_only=True):
             raise _wrong_state(connection, "outbox", self.key, "be retried")
         if self.at_owner:
             WakeNodes().apply(connection)
+
+
+class DropDeadReply(Operation, frozen=True, kw_only=True):
+    """Delete a part of a reply that was given up."""
+
+    key: str
+
+    def apply(self, connection: Connection) -> None:
+        dropped = connection.execute("DELETE FROM outbox WHERE key = ? AND state = 'dead'", (self.key,))
+        if not dropped.rowcount:
+            raise _wrong_state(connection, "outbox", self.key, "be dropped")
 
 
 _SAVE_DRAFT = RowStatement(

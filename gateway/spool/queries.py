@@ -14,6 +14,7 @@ from gateway.spool.rows import (
     INBOX_OPEN,
     OUTBOX_OPEN,
     ArrivalRow,
+    DailyUsage,
     InboxRow,
     InboxState,
     OutboxRow,
@@ -281,6 +282,19 @@ def top_usage(day: str, limit: int, connection: Connection) -> list[tuple[str, U
         ORDER BY sum(input_tokens + output_tokens) DESC, person LIMIT ?
     """  # noqa: S608 - constants only
     return [(person, _usage_total(sums)) for person, *sums in connection.execute(statement, (day, limit))]
+
+
+def usage_between(since: str, until: str, person: str | None, limit: int, connection: Connection) -> list[DailyUsage]:
+    """Return the usage from one day to another, the newest first, for each person and model."""
+    condition, values = ("", ()) if person is None else ("AND person = ?", (person,))
+    statement = f"""
+        SELECT day, person, model, {_SUMS} FROM usage WHERE day >= ? AND day <= ? {condition}
+        GROUP BY day, person, model ORDER BY day DESC, person, model LIMIT ?
+    """  # noqa: S608 - constants only
+    return [
+        DailyUsage(day=day, person=name, model=model, total=_usage_total(sums))
+        for day, name, model, *sums in connection.execute(statement, (since, until, *values, limit))
+    ]
 
 
 def _usage_total(sums: Sequence[int]) -> UsageTotal:

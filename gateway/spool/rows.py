@@ -352,6 +352,15 @@ class UsageTotal(Struct, frozen=True, kw_only=True):
         )
 
 
+class DailyUsage(Struct, frozen=True, kw_only=True):
+    """What a person has used of a model on a day."""
+
+    day: str
+    person: str
+    model: str
+    total: UsageTotal
+
+
 class Stats(Struct, frozen=True, kw_only=True):
     """Counts of unfinished rows. `file_bytes` does not include the preallocated WAL."""
 

@@ -29,6 +29,7 @@ from gateway.spool.operations import AddArrival, AddToInbox, AddUsage, MarkSeen,
 from gateway.spool.postgres_writer import PostgresWriter
 from gateway.spool.rows import (
     ArrivalRow,
+    DailyUsage,
     InboxRow,
     OutboxRow,
     RecoveredWork,
@@ -346,6 +347,10 @@ class Spool:
     async def top_usage(self, day: str, *, limit: int) -> list[tuple[str, UsageTotal]]:
         """Return the people with the highest usage on a day."""
         return await self._writer.run(partial(queries.top_usage, day, limit))
+
+    async def usage_between(self, since: str, until: str, person: str | None = None, *, limit: int) -> list[DailyUsage]:
+        """Return the usage from one day to another, the newest first, of one person or of all."""
+        return await self._writer.run(partial(queries.usage_between, since, until, person, limit))
 
     async def reminders(self, scope: str) -> list[ReminderRow]:
         """Return the active reminders of a scope, by number."""

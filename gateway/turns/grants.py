@@ -1,7 +1,7 @@
 """Grants: tool calls that a person has allowed for good, for a session or for themselves. Stored as facts."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 from secrets import token_hex
@@ -83,6 +83,10 @@ class GrantBook:
         self._live = live
         self._now = now
         self._grants: dict[str, Grant] = {}
+
+    def __iter__(self) -> Iterator[Grant]:
+        """Iterate over all grants, the oldest first. They may change meanwhile."""
+        return iter(list(self._grants.values()))
 
     def read(self, facts: Mapping[str, str]) -> None:
         """Load the facts of the spool. A grant of a person who has lost access since then is dropped."""

@@ -17,6 +17,8 @@ from gateway.spool import (
     CommitRefused,
     Conflict,
     DeleteDraft,
+    DropDeadMessage,
+    DropDeadReply,
     Duplicate,
     InboxState,
     MarkDead,
@@ -61,6 +63,8 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(RetryLater, key=keys, reason=words),
     st.builds(MarkDead, key=keys, reason=words),
     st.builds(RetryDead, key=keys),
+    st.builds(DropDeadReply, key=keys),
+    st.builds(DropDeadMessage, turn=turns),
     st.builds(SaveDraft, turn=turns, receipt=st.just(RECEIPT), at=st.just(NOW)),
     st.builds(DeleteDraft, turn=turns),
     st.builds(SetFact, name=st.sampled_from(["f1", "f2"]), value=st.none() | words),
@@ -155,6 +159,13 @@ class Model:
             case RetryDead(key=key):
                 self.reply(key).move(OutboxState.PENDING, frm=(OutboxState.DEAD,), reason="")
                 self.outbox[key].attempts = 0
+            case DropDeadReply(key=key):
+                self.reply(key).move(OutboxState.DEAD, frm=(OutboxState.DEAD,))
+                del self.outbox[key]
+            case DropDeadMessage(turn=turn):
+                if turn not in self.inbox or self.inbox[turn].state is not InboxState.DEAD:
+                    raise WrongState
+                self.inbox[turn].state = InboxState.ABANDONED
             case SaveDraft(turn=turn):
                 self.drafts.add(turn)
             case DeleteDraft(turn=turn):

@@ -30,6 +30,21 @@ async def test_usage_adds_up_and_survives_a_crash(spool: Spool, crash: Crash) ->
     ]
 
 
+async def test_usage_of_several_days_is_listed_by_person_and_model(spool: Spool) -> None:
+    await spool.commit(spend(), spend(), spend(model="other", day="2026-02-27"), spend(person="web:bob"))
+    await spool.commit(spend(day="2026-02-01"))
+    found = await spool.usage_between("2026-02-20", TODAY, limit=10)
+    assert [(each.day, each.person, each.model, each.total.tokens) for each in found] == [
+        (TODAY, "web:ann", "m", 214),
+        (TODAY, "web:bob", "m", 107),
+        ("2026-02-27", "web:ann", "other", 107),
+    ]
+    assert [each.day for each in await spool.usage_between("2026-01-01", TODAY, "web:ann", limit=2)] == [
+        TODAY,
+        "2026-02-27",
+    ]
+
+
 async def test_usage_is_zero_without_rows(spool: Spool) -> None:
     assert await spool.usage(TODAY, "web:ann") == UsageTotal()
     assert await spool.top_usage(TODAY, limit=5) == []
