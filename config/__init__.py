@@ -1,7 +1,8 @@
 """TOML to validated, frozen settings, and back."""
 
-from config.editor import schema, set_value, set_values, show, unset_value
+from config.editor import Edit, preview_values, schema, set_value, set_values, show, unset_value
 from config.errors import ConfigError, Problem
+from config.inventory import CHANGEABLE, Kind, Origin, Setting, is_changeable, list_settings
 from config.loader import Loaded, destination, find, find_ignored, load
 from config.model import Settings
 from config.reload import ReloadPlan, plan_reload
@@ -53,6 +54,7 @@ from config.types import (
 
 __all__ = [
     "BUILT_IN_ROLES",
+    "CHANGEABLE",
     "GUEST_ROLE",
     "MEMBER_ROLE",
     "OWNER_ROLE",
@@ -69,6 +71,7 @@ __all__ = [
     "DmPolicy",
     "DmScope",
     "DocumentSettings",
+    "Edit",
     "FetchSettings",
     "FileSettings",
     "FileSharing",
@@ -80,6 +83,7 @@ __all__ = [
     "HookSettings",
     "HttpSettings",
     "ImageSettings",
+    "Kind",
     "LimitSettings",
     "Loaded",
     "LogFormat",
@@ -89,6 +93,7 @@ __all__ = [
     "MigrateMode",
     "MissedRun",
     "ModelSettings",
+    "Origin",
     "Problem",
     "ProviderKind",
     "ProviderSettings",
@@ -101,6 +106,7 @@ __all__ = [
     "SearchSettings",
     "Secret",
     "SessionSettings",
+    "Setting",
     "Settings",
     "ShellSettings",
     "SkillSettings",
@@ -115,8 +121,11 @@ __all__ = [
     "destination",
     "find",
     "find_ignored",
+    "is_changeable",
+    "list_settings",
     "load",
     "plan_reload",
+    "preview_values",
     "schema",
     "set_value",
     "set_values",

@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,29 @@ def set_values(path: Path, values: Mapping[str, object], environ: Mapping[str, s
 
     Validates and writes like `set_value`.
     """
+    return _write_first_valid(path, [_changes(path, values)], environ)
+
+
+def _changes(path: Path, values: Mapping[str, object]) -> list[_Change]:
     tables = _read_if_exists(path)
     changes: list[_Change] = [(_parse_key(key, path), value) for key, value in values.items()]
-    changes = [(parts, value) for parts, value in changes if value is not None or _has(tables, parts)]
-    return _write_first_valid(path, [changes], environ)
+    return [(parts, value) for parts, value in changes if value is not None or _has(tables, parts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """A change of the file that was not made yet: its text before and after it, and the settings then."""
+
+    before: str
+    after: str
+    loaded: Loaded
+
+
+def preview_values(path: Path, values: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Edit:
+    """Return what `set_values` would do. Raises `ConfigError` as it would, and changes nothing."""
+    tables, text, loaded = _first_valid(path, [_changes(path, values)], environ)
+    before = path.read_bytes().decode("utf-8-sig") if os.path.lexists(path) else ""
+    return Edit(before=before, after=tomli_w.dumps(tables) if text is None else text, loaded=loaded)
 
 
 def unset_value(path: Path, key: str, environ: Mapping[str, str] = os.environ) -> Loaded:
@@ -76,33 +95,39 @@ def _read_if_exists(path: Path) -> _Tables:
     return read_tables(path) if os.path.lexists(path) else {}
 
 
-def _write_first_valid(path: Path, candidates: Sequence[Sequence[_Change]], environ: Mapping[str, str]) -> Loaded:
-    """Make the first of the candidates whose result validates, or raise the `ConfigError` of the first."""
+def _first_valid(
+    path: Path, candidates: Sequence[Sequence[_Change]], environ: Mapping[str, str]
+) -> tuple[_Tables, str | None, Loaded]:
+    """Return the first of the candidates whose result validates, as `_edit` does, or raise the error of the first."""
     errors = []
     for changes in candidates:
         try:
             tables, text = _edit(path, changes)
-            loaded = validate(tables, path, environ, resolves=False)
+            return tables, text, validate(tables, path, environ, resolves=False)
         except ConfigError as error:
             errors.append(error)
-            continue
-        target = path.resolve()  # A link to the file stays a link.
-        try:
-            # A new file is private. An existing one keeps its readers, such as the user of a service, until it
-            # contains a secret. Others never get the right to write.
-            is_new = not target.exists()
-            mode = 0o600 if is_new or loaded.has_exposed_secret else target.stat().st_mode & 0o644
-            make_private_directory(target.parent)
-            write_atomically(target, (tomli_w.dumps(tables) if text is None else text).encode())
-            target.chmod(mode)
-        except OSError as error:
-            reason = (error.strerror or "unknown reason").lower()
-            problem = Problem(key="", message=f"cannot be written: {reason}", hint="check who owns the folder")
-            raise ConfigError([problem], path=path) from error
-        loaded = validate(tables, path, environ, resolves=False)  # Again, because the mode has changed.
-        lost = () if is_new or text is not None else (_LOST_COMMENTS,)
-        return replace(loaded, warnings=(*loaded.warnings, *lost))
     raise errors[0]
+
+
+def _write_first_valid(path: Path, candidates: Sequence[Sequence[_Change]], environ: Mapping[str, str]) -> Loaded:
+    """Make the first of the candidates whose result validates, or raise the `ConfigError` of the first."""
+    tables, text, loaded = _first_valid(path, candidates, environ)
+    target = path.resolve()  # A link to the file stays a link.
+    try:
+        # A new file is private. An existing one keeps its readers, such as the user of a service, until it
+        # contains a secret. Others never get the right to write.
+        is_new = not target.exists()
+        mode = 0o600 if is_new or loaded.has_exposed_secret else target.stat().st_mode & 0o644
+        make_private_directory(target.parent)
+        write_atomically(target, (tomli_w.dumps(tables) if text is None else text).encode())
+        target.chmod(mode)
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        problem = Problem(key="", message=f"cannot be written: {reason}", hint="check who owns the folder")
+        raise ConfigError([problem], path=path) from error
+    loaded = validate(tables, path, environ, resolves=False)  # Again, because the mode has changed.
+    lost = () if is_new or text is not None else (_LOST_COMMENTS,)
+    return replace(loaded, warnings=(*loaded.warnings, *lost))
 
 
 def _edit(path: Path, changes: Sequence[_Change]) -> tuple[_Tables, str | None]:

@@ -97,15 +97,15 @@ def explain(error: ValidationError, root: type[BaseModel]) -> list[Problem]:
             problems += cause.problems
         elif isinstance(cause, InvalidValue):
             hint = cause.hint or _hint(details, location, root)
-            problems.append(Problem(key=_key_path(location), message=str(cause), hint=hint))
+            problems.append(Problem(key=write_key(location), message=str(cause), hint=hint))
         # Pydantic skips a default that depends on an invalid key, and reports that as an error too.
         elif details["type"] != "default_factory_not_called":
             hint = _hint(details, location, root)
-            problems.append(Problem(key=_key_path(location), message=_message(details), hint=hint))
+            problems.append(Problem(key=write_key(location), message=_message(details), hint=hint))
     return problems
 
 
-def _key_path(location: Sequence[int | str]) -> str:
+def write_key(location: Sequence[int | str]) -> str:
     """Write a location as in TOML: `bindings[0].agent`, `agents."Bad Name"`."""
     key = ""
     for part in location:

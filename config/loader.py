@@ -153,7 +153,7 @@ def validate(
     if mode & 0o022:
         context.warn("other users can change the file; run chmod 600 on it")
     problems: list[Problem] = []
-    tables = add_built_ins(_apply_environment(apply_deprecations(tables, context.warn), environ, problems))
+    tables = add_built_ins(apply_environment(apply_deprecations(tables, context.warn), environ, problems))
     try:
         settings = Settings.model_validate(tables, context=context)
     except ValidationError as error:
@@ -166,7 +166,7 @@ def validate(
     raise ConfigError(problems, path=path)
 
 
-def _apply_environment(tables: dict[str, Any], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
+def apply_environment(tables: dict[str, Any], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
     """Return `tables` with the values that environment variables set; an invalid variable goes to `problems`."""
     # An entry that is not a table stays as it is; validation reports it later.
     minutes = environ.get(_IDLE_VARIABLE, "").strip()

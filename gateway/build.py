@@ -29,7 +29,8 @@ from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.nodes import OtherNodes
 from gateway.admin_api.overview import GatewayWatch
-from gateway.admin_api.routes import decision_operations, letter_operations, watch_operations
+from gateway.admin_api.routes import decision_operations, letter_operations, settings_operations, watch_operations
+from gateway.admin_api.settings import ConfigChanges
 from gateway.aio import ShutdownRequest
 from gateway.api.description import description_routes
 from gateway.api.events import EventStreams
@@ -574,6 +575,11 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         ),
     )
 
+    # The API for administration.
+    async def reload() -> ReloadPlan:
+        assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
+        return await controls.reload(daemon)
+
     nodes = OtherNodes(
         "" if lease is None else lease.name, forwarder, lambda: {} if cluster is None else cluster.others()
     )
@@ -614,6 +620,14 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         )
     )
     operations += letter_operations(LetterRoom(spool=spool, delivery=delivery, intake=intake, now=now))
+    operations += settings_operations(
+        ConfigChanges(
+            live,
+            controls.config_destination if controls is not None else None,
+            controls.environ if controls is not None else {},
+            reload,
+        )
+    )
 
     stateless = StatelessRuns(
         live=live,
@@ -644,10 +658,6 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
     door = Door(chooser=SessionChooser(live, agents), turns=session_turns, stateless=stateless)
 
     # HTTP. The routes of channels are fixed from here on.
-    async def reload() -> ReloadPlan:
-        assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
-        return await controls.reload(daemon)
-
     def set_log_level(level: LogLevel) -> None:
         assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
         controls.set_log_level(level)

@@ -92,6 +92,14 @@ class ProcessControls(Protocol):
     def config_path(self) -> Path | None: ...
 
     @property
+    def config_destination(self) -> Path:
+        """The file that a change of the settings is written to. It may not exist yet."""
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment in which the process was started."""
+
+    @property
     def recent_log(self) -> RecentLog: ...
 
     async def reload(self, daemon: "Daemon") -> ReloadPlan:

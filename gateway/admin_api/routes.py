@@ -7,6 +7,7 @@ from gateway.admin_api.approvals import Decisions
 from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.overview import GatewayWatch
+from gateway.admin_api.settings import ConfigChanges
 from gateway.api.operation import ApiOperation
 from gateway.contract import TokenScope
 
@@ -199,5 +200,59 @@ def letter_operations(letters: LetterRoom) -> list[ApiOperation]:
             body=t.DeadLettersBody,
             response=t.HandledLetters,
             errors=(INVALID,),
+        ),
+    ]
+
+
+def settings_operations(changes: ConfigChanges) -> list[ApiOperation]:
+    return [
+        ApiOperation(
+            name="listSettings",
+            method="GET",
+            path="/api/settings",
+            tag="Administration",
+            summary="List all settings in effect, and where they come from",
+            description="Secrets are `***`.",
+            handle=changes.list,
+            scope=ADMIN,
+            response=t.SettingList,
+        ),
+        ApiOperation(
+            name="previewSettings",
+            method="POST",
+            path="/api/settings/preview",
+            tag="Administration",
+            summary="Show what a change of the settings would do",
+            description="Checks the change as `gatehouse config set` does, and changes nothing.",
+            handle=changes.preview,
+            scope=ADMIN,
+            body=t.SettingsBody,
+            response=t.SettingsPreview,
+            errors=(CONFLICT, INVALID),
+        ),
+        ApiOperation(
+            name="changeSettings",
+            method="PATCH",
+            path="/api/settings",
+            tag="Administration",
+            summary="Change settings, and apply them",
+            description="Only keys that are marked as changeable. Comments and the order of the file stay. In a "
+            "cluster, this changes the file of one node.",
+            handle=changes.apply,
+            scope=ADMIN,
+            body=t.SettingsBody,
+            response=t.AppliedSettings,
+            errors=(CONFLICT, INVALID),
+        ),
+        ApiOperation(
+            name="reloadSettings",
+            method="POST",
+            path="/api/reload",
+            tag="Administration",
+            summary="Read the configuration again, and apply it",
+            handle=changes.reload,
+            scope=ADMIN,
+            response=t.ReloadReport,
+            errors=(CONFLICT,),
         ),
     ]

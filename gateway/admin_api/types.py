@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from config import LogLevel
+from config import Kind, LogLevel, Origin
 from gateway.api.types import Request, Response, TokenCount
 from gateway.sessions.state import UtcTime
 
@@ -309,3 +309,69 @@ class HandledLetters(Response, frozen=True, kw_only=True):
 
     messages: list[str]
     replies: list[str]
+
+
+class SettingInfo(Response, frozen=True, kw_only=True):
+    """A key of the configuration with the value in effect. Secrets in it are `***`."""
+
+    key: str
+    value: Any  # JSON of any shape.
+    origin: Origin
+    kind: Kind
+    is_optional: bool
+    """Whether the key may have no value: null."""
+    is_changeable: bool
+    """Whether the API may change it. All keys can be changed on the machine, with `gatehouse config set`."""
+    needs_restart: bool
+    description: str
+    choices: tuple[str, ...] = ()
+    reference: str = ""
+    """Where a secret is stored, such as `env:NAME`."""
+
+
+class SettingsProblem(Response, frozen=True, kw_only=True):
+    key: str
+    message: str
+    hint: str
+
+
+class SettingList(Response, frozen=True, kw_only=True):
+    path: str
+    """The file; one that does not exist yet is created by the first change."""
+    version: str
+    """Of the file. A change has to name it, so that it does not undo another one."""
+    settings: list[SettingInfo]
+    problems: list[SettingsProblem]
+    """Mistakes in the file as it is now. The gateway goes on with the settings that it has read before."""
+    warnings: list[str]
+
+
+class SettingsBody(Request, frozen=True, kw_only=True):
+    changes: Annotated[
+        dict[str, Any],  # JSON of any shape: the settings are validated as a whole.
+        Meta(
+            min_length=1,
+            max_length=100,
+            description="New values by key; null removes a key, so that its default applies.",
+            examples=[{"limits.tokens_per_turn": 200000}],
+        ),
+    ]
+    version: Annotated[str, Meta(max_length=64, description="The `version` that the change was made for.")] = ""
+
+
+class SettingsPreview(Response, frozen=True, kw_only=True):
+    diff: str
+    """The change of the file as a unified diff, without lines around it. Secrets are `***`."""
+    applied: list[str]
+    """Keys that a reload applies."""
+    restart_needed: list[str]
+    warnings: list[str]
+
+
+class AppliedSettings(SettingsPreview, frozen=True, kw_only=True):
+    version: str
+
+
+class ReloadReport(Response, frozen=True, kw_only=True):
+    applied: list[str]
+    restart_needed: list[str]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from config import ConfigError, Loaded, LogLevel, ReloadPlan
+from config import ConfigError, Loaded, LogLevel, ReloadPlan, destination
 from gateway.aio import ShutdownRequest, ShutdownRequested
 from gateway.build import open_daemon
 from gateway.cli.common import EXIT_OK, common_cause, load_settings, print_error
@@ -186,16 +186,17 @@ class Controls:
         """The file that was found; `config` is what the command line named."""
         self.set_log_level = logs.set_level
         self.recent_log = logs.recent
+        self.config_destination = destination(config, environ, Path.cwd(), Path.home())
+        self.environ = environ
         self._config = config
         self._logs = logs
-        self._environ = environ
         self._lock = asyncio.Lock()
 
     def check_config(self) -> dict[str, Json]:
         # Rarely used, so the daemon's start does not wait for it.
         from gateway.doctor.configuration import check_config, report_as_json  # noqa: PLC0415
 
-        load = partial(load_settings, self._config, self._environ, is_running=True)
+        load = partial(load_settings, self._config, self.environ, is_running=True)
         return report_as_json(check_config(load, is_running=True))
 
     async def reload_on_hangup(self, daemon: Daemon, hung_up: asyncio.Event) -> None:
@@ -216,7 +217,7 @@ class Controls:
         async with self._lock:
             _notify_systemd(reloading())
             try:
-                loaded = await asyncio.to_thread(load_settings, self._config, self._environ, is_running=True)
+                loaded = await asyncio.to_thread(load_settings, self._config, self.environ, is_running=True)
                 # The log file first, since it may be impossible to open: a mistake changes nothing.
                 before = self._logs.loaded
                 self._logs.apply(loaded)
