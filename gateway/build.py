@@ -20,17 +20,26 @@ from gateway.acp.homes import AgentHomes
 from gateway.acp.pool import CodingAgents
 from gateway.adapters.registry import ChannelRegistry
 from gateway.adapters.services import ChannelStore, SessionBrowser, post_safely
-from gateway.admin.routes import Operator, backup_routes, doctor_routes, pairing_routes, spool_routes
+from gateway.admin.routes import Operator, backup_routes, backups, doctor_routes, pairing_routes, spool_routes
 from gateway.admin.session_move import SessionMover
 from gateway.admin.session_routes import LocalArchive, session_routes
 from gateway.admin.token_routes import token_routes
+from gateway.admin_api.agents import AgentTools
 from gateway.admin_api.approvals import Decisions
 from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.nodes import OtherNodes
 from gateway.admin_api.overview import GatewayWatch
-from gateway.admin_api.routes import decision_operations, letter_operations, settings_operations, watch_operations
+from gateway.admin_api.routes import (
+    agent_operations,
+    decision_operations,
+    letter_operations,
+    settings_operations,
+    system_operations,
+    watch_operations,
+)
 from gateway.admin_api.settings import ConfigChanges
+from gateway.admin_api.system import GatewayControl
 from gateway.aio import ShutdownRequest
 from gateway.api.description import description_routes
 from gateway.api.events import EventStreams
@@ -580,6 +589,8 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
         return await controls.reload(daemon)
 
+    config_path: Path | None = controls.config_path if controls is not None else None
+    backup = backups(settings.gateway.data_dir, spool, sessions, now=now, config=config_path)
     nodes = OtherNodes(
         "" if lease is None else lease.name, forwarder, lambda: {} if cluster is None else cluster.others()
     )
@@ -629,6 +640,30 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         )
     )
 
+    operations += system_operations(
+        GatewayControl(
+            live=live,
+            channels=channels.by_identity,
+            mcp=mcp,
+            archive=archive_routes,
+            spool=spool,
+            backup=backup,
+            check_config=controls.check_config if controls is not None else None,
+            restart=shutdown.request_restart if controls is not None else None,
+            now=now,
+        )
+    )
+    operations += agent_operations(
+        AgentTools(
+            live=live,
+            agents=agents,
+            mcp=mcp,
+            context=context,
+            locks=turns.workspace_locks,
+            documents=documents,
+        )
+    )
+
     stateless = StatelessRuns(
         live=live,
         agents=agents,
@@ -662,7 +697,6 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         assert controls is not None, "without controls there is no route"  # noqa: S101 - for mypy
         controls.set_log_level(level)
 
-    config_path: Path | None = controls.config_path if controls is not None else None
     operator = Operator(reload=reload, set_log_level=set_log_level) if controls is not None else Operator()
     server = HttpServer(
         settings.http,
@@ -685,7 +719,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             *(operation.route() for operation in operations),
             *description_routes(operations),
             *door_routes(door, sessions, programs, created=int(now().timestamp())),
-            *backup_routes(settings.gateway.data_dir, spool, sessions, now=now, config=config_path),
+            *backup_routes(backup),
             *uploads.routes(),
             *channels.routes(),
         ],

@@ -249,14 +249,20 @@ def doctor_routes(
     ]
 
 
-def backup_routes(
+def backups(
     data_dir: Path, spool: Spool, sessions: SessionManager, *, now: Callable[[], datetime], config: Path | None
-) -> list[Route]:
-    @cache  # One object, because it allows one backup at a time.
+) -> Callable[[], "Backup"]:
+    """Return a function that returns the one object which makes backups. It makes one at a time."""
+
+    @cache
     def backup() -> "Backup":
         # Rarely used, so the daemon's start does not wait for it.
         from gateway.backup.create import Backup  # noqa: PLC0415
 
         return Backup(data_dir, spool=spool, sessions=sessions, now=now, config=config)
 
+    return backup
+
+
+def backup_routes(backup: Callable[[], "Backup"]) -> list[Route]:
     return [stream_route("/backup", lambda query: backup().blocks(has_secrets=query.get("secrets") == "yes"))]

@@ -2,12 +2,15 @@
 
 from http import HTTPStatus
 
+from gateway.admin.routes import DOCTOR_TIMEOUT
 from gateway.admin_api import types as t
+from gateway.admin_api.agents import AgentTools
 from gateway.admin_api.approvals import Decisions
 from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.overview import GatewayWatch
 from gateway.admin_api.settings import ConfigChanges
+from gateway.admin_api.system import GatewayControl
 from gateway.api.operation import ApiOperation
 from gateway.contract import TokenScope
 
@@ -16,6 +19,8 @@ CONFLICT = HTTPStatus.CONFLICT
 INVALID = HTTPStatus.UNPROCESSABLE_ENTITY
 
 ADMIN = TokenScope.ADMIN
+TRIAL_TIMEOUT = 600.0
+"""Seconds that the trial of a tool may take. The tool has its own, shorter deadline."""
 
 
 def watch_operations(watch: GatewayWatch, events: GatewayEvents) -> list[ApiOperation]:
@@ -254,5 +259,101 @@ def settings_operations(changes: ConfigChanges) -> list[ApiOperation]:
             scope=ADMIN,
             response=t.ReloadReport,
             errors=(CONFLICT,),
+        ),
+    ]
+
+
+def system_operations(control: GatewayControl) -> list[ApiOperation]:
+    return [
+        ApiOperation(
+            name="runDoctor",
+            method="POST",
+            path="/api/doctor",
+            tag="Administration",
+            summary="Check the installation",
+            description="The same checks as `gatehouse doctor`, as far as the running gateway can make them.",
+            handle=control.doctor,
+            scope=ADMIN,
+            body=t.DoctorBody,
+            response=t.DoctorReport,
+            deadline=DOCTOR_TIMEOUT,
+            errors=(INVALID,),
+        ),
+        ApiOperation(
+            name="repairInstallation",
+            method="POST",
+            path="/api/doctor/repair",
+            tag="Administration",
+            summary="Repair what can be repaired without losing data",
+            handle=control.repair,
+            scope=ADMIN,
+            response=t.DoctorReport,
+            deadline=DOCTOR_TIMEOUT,
+            errors=(CONFLICT,),
+        ),
+        ApiOperation(
+            name="downloadBackup",
+            method="GET",
+            path="/api/backup",
+            tag="Administration",
+            summary="Download a backup",
+            description="A tar archive for `gatehouse restore`, without secrets. One at a time.",
+            handle=control.download_backup,
+            scope=ADMIN,
+            media_types=("application/x-tar",),
+            is_stream=True,
+            errors=(CONFLICT,),
+        ),
+        ApiOperation(
+            name="restartGateway",
+            method="POST",
+            path="/api/restart",
+            tag="Administration",
+            summary="Restart the gateway",
+            description="Running turns get the time to end, and no message is lost.",
+            handle=control.restart,
+            scope=ADMIN,
+            response=t.RestartReport,
+            status=HTTPStatus.ACCEPTED,
+            errors=(CONFLICT,),
+        ),
+    ]
+
+
+def agent_operations(tools: AgentTools) -> list[ApiOperation]:
+    return [
+        ApiOperation(
+            name="listAgentDetails",
+            method="GET",
+            path="/api/agents/details",
+            tag="Administration",
+            summary="List the agents with their tools",
+            handle=tools.agents,
+            scope=ADMIN,
+            response=t.AgentDetails,
+        ),
+        ApiOperation(
+            name="listMcpServers",
+            method="GET",
+            path="/api/mcp",
+            tag="Administration",
+            summary="List the MCP servers, and whether they work",
+            handle=tools.mcp_servers,
+            scope=ADMIN,
+            response=t.McpServerList,
+        ),
+        ApiOperation(
+            name="tryTool",
+            method="POST",
+            path="/api/agents/{id}/tools/{tool}/try",
+            tag="Administration",
+            summary="Try a tool of an agent",
+            description="Runs the tool in a workspace of its own. No one is asked for approval.",
+            handle=tools.try_tool,
+            scope=ADMIN,
+            body=t.TryToolBody,
+            response=t.ToolTrial,
+            deadline=TRIAL_TIMEOUT,
+            errors=(NOT_FOUND, INVALID),
         ),
     ]

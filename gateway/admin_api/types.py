@@ -375,3 +375,92 @@ class AppliedSettings(SettingsPreview, frozen=True, kw_only=True):
 class ReloadReport(Response, frozen=True, kw_only=True):
     applied: list[str]
     restart_needed: list[str]
+
+
+FindingLevel = Literal["ok", "warning", "error"]
+
+
+class FindingInfo(Response, frozen=True, kw_only=True):
+    about: str
+    level: FindingLevel
+    message: str
+    fix: str
+    can_be_repaired: bool
+    """Whether `POST /api/doctor/repair` fixes it, without losing data."""
+
+
+class DoctorBody(Request, frozen=True, kw_only=True):
+    peers: Annotated[bool, Meta(description="Also call platforms and models, which costs a few tokens.")] = False
+
+
+class DoctorReport(Response, frozen=True, kw_only=True):
+    findings: list[FindingInfo]
+    repaired: list[FindingInfo]
+
+
+class RestartReport(Response, frozen=True, kw_only=True):
+    detail: str
+
+
+class ToolInfo(Response, frozen=True, kw_only=True):
+    name: str
+    description: str
+    schema: JsonObject
+    """The JSON Schema of its arguments."""
+    needs_approval: bool
+    server: str
+    """The MCP server that it comes from; empty: it is built in."""
+
+
+class AgentDetail(Response, frozen=True, kw_only=True):
+    id: str
+    backend: str
+    provider: str
+    model: str | None
+    fallbacks: list[str]
+    models: list[str]
+    """The models that everyone may choose who may use it."""
+    is_choosable: bool
+    workspace: str
+    """`private` or `shared`."""
+    max_iterations: int
+    ask: list[str]
+    """Patterns of tools that a person has to approve."""
+    always_allow: list[str]
+    """Patterns of tools that a person may allow for good."""
+    skills: list[str]
+    tools: list[ToolInfo]
+    trouble: str
+    """Why it cannot work as configured now; empty if it can."""
+
+
+class AgentDetails(Response, frozen=True, kw_only=True):
+    agents: list[AgentDetail]
+
+
+class LeftOutToolInfo(Response, frozen=True, kw_only=True):
+    name: str
+    reason: str
+
+
+class McpServerInfo(Response, frozen=True, kw_only=True):
+    name: str
+    trouble: str
+    """Why its tools cannot be used now; empty if they can."""
+    tools: list[str]
+    left_out: list[LeftOutToolInfo]
+    """Tools that no agent gets, because they exceed a limit."""
+
+
+class McpServerList(Response, frozen=True, kw_only=True):
+    servers: list[McpServerInfo]
+
+
+class TryToolBody(Request, frozen=True, kw_only=True):
+    args: JsonObject
+
+
+class ToolTrial(Response, frozen=True, kw_only=True):
+    output: str
+    is_error: bool
+    seconds: float

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from config import ConfigError, LogFormat, LogLevel, Settings
-from config.secrets import EXPOSED_SECRET
 from gateway import __version__
 from gateway.admin.archive import open_archive, open_local_archive
 from gateway.admin.client import ControlClient, NotRunning, is_running
@@ -21,21 +19,13 @@ from gateway.cli.environment import trim_environment
 from gateway.cli.schedules import list_schedules
 from gateway.cli.spool import list_spool
 from gateway.doctor.cluster import check_cluster
-from gateway.doctor.configuration import PORT, ConfigReport, check_port
+from gateway.doctor.configuration import ConfigReport, check_port
 from gateway.doctor.database import check_database
+from gateway.doctor.examination import check_directory, config_findings, unusable_directory
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
-from gateway.doctor.installation import check_permissions, check_units
-from gateway.doctor.machine import check_clock, check_disk, check_file_system, check_fsync
+from gateway.doctor.installation import check_units
 from gateway.doctor.peers import DEADLINE, check_peers
-from gateway.doctor.stores import (
-    check_archiving,
-    check_kinds,
-    check_leftovers,
-    check_schedules,
-    check_sessions,
-    check_spool,
-    check_workspaces,
-)
+from gateway.doctor.stores import check_archiving, check_schedules, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
 from gateway.spool import SpoolUnavailable
@@ -94,17 +84,11 @@ def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
     """Run all checks, with or without those that call platforms and models."""
     findings = [ok("version", f"Gatehouse {__version__} on Python {sys.version.split()[0]}.")]
     report = examine_config(partial(load_settings, config))
-    for problem in report.problems:
-        if problem.key != PORT:  # The port has its own finding below.
-            message = f"{problem.key} {problem.message}".strip()
-            findings.append(error("config", message, problem.hint or "The gateway won't start until this is fixed."))
-    findings += (warning("config", f"{each}.", "Change or ignore it.") for each in report.warnings)
+    findings += config_findings(report)
     settings = report.settings
     if settings is None:
         return [*findings, *check_units(Path.home())]
 
-    if not report.problems:
-        findings.append(ok("config", f"The configuration is valid: {report.source}."))
     directory = settings.gateway.data_dir
     is_live = is_running(directory)
     if not is_live:
@@ -124,22 +108,10 @@ def _examine(config: Path | None, *, is_local: bool) -> list[Finding]:
 
 
 def _check_data_dir(report: ConfigReport, settings: Settings, *, is_live: bool) -> list[Finding]:
-    directory = settings.gateway.data_dir
-    if not os.path.lexists(directory):
-        return [ok("data", f"{directory} doesn't exist yet. The first start creates it.")]
-    if not directory.is_dir():
-        return []  # Reported as a problem of the configuration.
-    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        message = f"User {os.geteuid()} can't use {directory}."
-        return [error("permissions", message, "Run this as the gateway's user, or give it the directory.")]
-    return [
-        *check_permissions(directory, Path(report.source) if EXPOSED_SECRET in report.warnings else None),
-        *(check_disk(directory), *check_file_system(directory), check_fsync(directory), check_clock(directory)),
-        *asyncio.run(_check_stores(settings, is_live=is_live)),
-        *check_kinds(settings),
-        *check_leftovers(directory),
-        *check_workspaces(settings),
-    ]
+    unusable = unusable_directory(settings.gateway.data_dir)
+    if unusable is not None:
+        return unusable
+    return [*check_directory(settings, report), *asyncio.run(_check_stores(settings, is_live=is_live))]
 
 
 async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:

@@ -1,0 +1,118 @@
+"""The agents with their tools, the MCP servers, and a trial of a tool."""
+
+from http import HTTPStatus
+from time import monotonic
+from uuid import uuid4
+
+from config.types import API_CHANNEL
+from gateway.access.rules import Live
+from gateway.admin_api import types as t
+from gateway.agent.tools import ToolContext
+from gateway.agent.workspace_lock import WorkspaceLocks
+from gateway.api.operation import ApiCall
+from gateway.conversation import ToolCall
+from gateway.documents.conversion import DocumentConverter
+from gateway.http.responses import HttpError
+from gateway.mcp.server import McpServers, server_of
+from gateway.routing import program_scope
+from gateway.turns.agents import AgentRegistry, ConfiguredAgent
+from gateway.turns.context import TurnContext
+
+TRIAL = "trial"
+"""The chat that tools are tried in. Its workspace and its memory belong to no conversation."""
+
+
+class AgentTools:
+    """Handles the routes of agents, tools and MCP servers."""
+
+    def __init__(
+        self,
+        *,
+        live: Live,
+        agents: AgentRegistry,
+        mcp: McpServers,
+        context: TurnContext,
+        locks: WorkspaceLocks,
+        documents: DocumentConverter,
+    ) -> None:
+        self._live = live
+        self._agents = agents
+        self._mcp = mcp
+        self._context = context
+        self._locks = locks
+        self._documents = documents
+
+    async def agents(self, call: ApiCall) -> t.AgentDetails:
+        del call
+        return t.AgentDetails(agents=[self._detail(agent) for agent in self._agents])
+
+    def _detail(self, agent: ConfiguredAgent) -> t.AgentDetail:
+        settings = self._live.settings.agents[agent.name]
+        skipped = [each for each in self._agents.skipped_models() if each.endswith(agent.model or "/")]
+        return t.AgentDetail(
+            id=agent.name,
+            backend=settings.backend.value,
+            provider=settings.provider,
+            model=agent.model,
+            fallbacks=list(settings.fallbacks),
+            models=list(agent.models),
+            is_choosable=agent.is_choosable,
+            workspace=settings.workspace.value,
+            max_iterations=agent.max_iterations,
+            ask=list(settings.ask),
+            always_allow=list(settings.always_allow),
+            skills=sorted(self._agents.in_scope(agent.name, _scope(agent.name)).skills.folders),
+            tools=[
+                t.ToolInfo(
+                    name=spec.name,
+                    description=spec.description,
+                    schema=dict(spec.schema),
+                    needs_approval=agent.toolbox.needs_approval(ToolCall(id="", name=spec.name, input={})),
+                    server=server_of(spec.name) or "",
+                )
+                for spec in sorted(agent.toolbox.specs(), key=lambda spec: spec.name)
+            ],
+            trouble=f"The model {skipped[0]} failed recently, so its fallback is used." if skipped else "",
+        )
+
+    async def mcp_servers(self, call: ApiCall) -> t.McpServerList:
+        del call
+        return t.McpServerList(
+            servers=[
+                t.McpServerInfo(
+                    name=server.name,
+                    trouble=server.trouble,
+                    tools=[tool.spec.name for tool in server.tools],
+                    left_out=[t.LeftOutToolInfo(name=each.name, reason=each.reason) for each in server.left_out],
+                )
+                for server in self._mcp
+            ]
+        )
+
+    async def try_tool(self, call: ApiCall) -> t.ToolTrial:
+        """Run a tool as an agent would, in a workspace of its own. The caller has approved it by this request."""
+        name, wanted = call.path("id"), call.path("tool")
+        agent = next((each for each in self._agents if each.name == name), None)
+        if agent is None or all(spec.name != wanted for spec in agent.toolbox.specs()):
+            detail = "There is no such agent, or it has no such tool. GET /api/agents/details lists both."
+            raise HttpError(HTTPStatus.NOT_FOUND, detail)
+        scope = _scope(name)
+        agent = self._agents.in_scope(name, scope)
+        context = ToolContext(
+            workspace=agent.workspace.path,
+            is_private=agent.workspace.is_private,
+            skills=agent.skills.folders,
+            locks=self._locks,
+            memory=self._context.memory_folder(scope),
+            now=self._context.now,
+            documents=self._documents,
+        )
+        started = monotonic()
+        trial = ToolCall(id=uuid4().hex, name=wanted, input=call.body_as(t.TryToolBody).args)
+        outcome = agent.toolbox.find_fault(trial) or await agent.toolbox.run(trial, context)
+        await self._context.memory_may_have_changed(scope)
+        return t.ToolTrial(output=outcome.output, is_error=outcome.is_error, seconds=round(monotonic() - started, 3))
+
+
+def _scope(agent: str) -> str:
+    return program_scope(agent, API_CHANNEL, TRIAL).scope
