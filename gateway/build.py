@@ -30,10 +30,12 @@ from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.nodes import OtherNodes
 from gateway.admin_api.overview import GatewayWatch
+from gateway.admin_api.replies import OwnerReplies
 from gateway.admin_api.routes import (
     agent_operations,
     decision_operations,
     letter_operations,
+    reply_operations,
     settings_operations,
     system_operations,
     watch_operations,
@@ -652,6 +654,9 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             restart=shutdown.request_restart if controls is not None else None,
             now=now,
         )
+    )
+    operations += reply_operations(
+        OwnerReplies(live=live, sessions=sessions, programs=programs, lanes=lanes, delivery=delivery)
     )
     operations += agent_operations(
         AgentTools(

@@ -94,8 +94,6 @@ class LetterRoom:
     async def _chosen(self, call: ApiCall) -> tuple[builtins.list[InboxRow], builtins.list[str]]:
         """Return the dead letters that a request names."""
         body, listing = call.body_as(t.DeadLettersBody), await self._spool.listing()
-        if not body.messages and not body.replies:
-            raise invalid("Name the messages or the replies. GET /api/dead-letters lists them with their ids.")
         dead = {row.key for row in listing.outbox if row.state is OutboxState.DEAD}
         return (
             [row for row in listing.inbox if row.turn in body.messages],

@@ -9,6 +9,7 @@ from gateway.admin_api.approvals import Decisions
 from gateway.admin_api.dead_letters import LetterRoom
 from gateway.admin_api.events import GatewayEvents
 from gateway.admin_api.overview import GatewayWatch
+from gateway.admin_api.replies import OwnerReplies
 from gateway.admin_api.settings import ConfigChanges
 from gateway.admin_api.system import GatewayControl
 from gateway.api.operation import ApiOperation
@@ -355,5 +356,24 @@ def agent_operations(tools: AgentTools) -> list[ApiOperation]:
             response=t.ToolTrial,
             deadline=TRIAL_TIMEOUT,
             errors=(NOT_FOUND, INVALID),
+        ),
+    ]
+
+
+def reply_operations(replies: OwnerReplies) -> list[ApiOperation]:
+    return [
+        ApiOperation(
+            name="replyInSession",
+            method="POST",
+            path="/api/sessions/{id}/reply",
+            tag="Administration",
+            summary="Answer in the place of the agent",
+            description="The text goes to the chat of the session and into its transcript, marked as written by a "
+            "person. Refused while the agent works on an answer.",
+            handle=replies.reply,
+            scope=ADMIN,
+            body=t.ReplyBody,
+            response=t.WrittenReply,
+            errors=(NOT_FOUND, CONFLICT, INVALID),
         ),
     ]

@@ -464,3 +464,14 @@ class ToolTrial(Response, frozen=True, kw_only=True):
     output: str
     is_error: bool
     seconds: float
+
+
+class ReplyBody(Request, frozen=True, kw_only=True):
+    text: Annotated[str, Meta(min_length=1, max_length=100_000)]
+
+
+class WrittenReply(Response, frozen=True, kw_only=True):
+    text: str
+    """The text with its mark, as the chat gets it."""
+    is_sent: bool
+    """False if there is no chat to send it to: it is in the transcript only."""

@@ -18,6 +18,7 @@ from gateway.api.types import (
     PlanStepInfo,
     Role,
     TextContent,
+    TokenCount,
     ToolContent,
 )
 from gateway.sessions import Entry, TurnOutcome, entries
@@ -42,6 +43,8 @@ class MessageMapper:
         self._calls: dict[str, ApiMessage] = {}
         self._questions: dict[str, ApiMessage] = {}
         self._text: ApiMessage | None = None
+        self._step: entries.Assistant | None = None
+        """A step without a text. Its first tool call shows what it has cost."""
 
     def feed(self, entry: Entry) -> ApiMessage | None:  # noqa: PLR0911 - one line for each kind of entry.
         """Return the message that an entry adds or changes, if any."""
@@ -60,8 +63,13 @@ class MessageMapper:
                 text = TextContent(text=entry.content, partial=False, attachments=attached)
                 return replace(self._message(entry, "user", text), id=self.user_id(entry))
             case entries.Assistant() if entry.content:
-                self._text = self._message(entry, "agent", TextContent(text=entry.content, partial=False))
+                self._step = None
+                text = TextContent(text=entry.content, partial=False)
+                self._text = _with_usage(self._message(entry, "agent", text), entry)
                 return self._text
+            case entries.Assistant():
+                self._step = entry
+                return None
             case entries.System():
                 text = TextContent(text=entry.content, partial=False, is_failure=entry.is_failure)
                 return replace(self._message(entry, "system", text), in_reply_to=entry.about or None)
@@ -72,7 +80,8 @@ class MessageMapper:
                 return self._message(entry, "system", TextContent(text="The last turn was undone.", partial=False))
             case entries.ToolUse():
                 tool = ToolContent(tool=entry.name, args=entry.input, result=None, title=entry.title or None)
-                call = self._calls[entry.tool_use_id] = self._message(entry, "system", tool)
+                call = _with_usage(self._message(entry, "system", tool), self._step)
+                self._calls[entry.tool_use_id], self._step = call, None
                 return call
             case entries.ToolResult() if (started := self._calls.get(entry.tool_use_id)) is not None:
                 result = replace(
@@ -143,6 +152,24 @@ def is_message(session_id: str, entry: Entry, message_id: str) -> bool:
     if not isinstance(entry, entries.User):
         return False
     return message_id in {entry.event_id, MessageMapper(session_id).user_id(entry)}
+
+
+def _with_usage(message: ApiMessage, step: entries.Assistant | None) -> ApiMessage:
+    if step is None:
+        return message
+    used = step.usage
+    return replace(
+        message,
+        model=step.model,
+        usage=None
+        if used is None
+        else TokenCount(
+            input_tokens=used.input_tokens,
+            cached_tokens=used.cached_tokens,
+            output_tokens=used.output_tokens,
+            cost_micros=used.cost_micros,
+        ),
+    )
 
 
 async def all_messages(

@@ -94,6 +94,7 @@ class SessionApi:
             channels=_split(query.channel),
             agents=_split(query.agent),
             words=tuple(query.q.split()),
+            chat=query.chat,
         )
         visible = self._programs.visible(call.caller, wanted)
         if query.archived:

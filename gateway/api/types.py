@@ -85,6 +85,7 @@ class ListQuery(Request, frozen=True, kw_only=True):
     channel: Annotated[str, Meta(description="Sessions of these channels, separated by commas.")] = ""
     agent: Annotated[str, Meta(description="Sessions of these agents, separated by commas.")] = ""
     q: Annotated[str, Meta(max_length=200, description="Words that the title contains.")] = ""
+    chat: Annotated[str, Meta(max_length=200, description="A part of the key, such as the id of a person.")] = ""
     archived: Annotated[bool, Meta(description="List the sessions in the archive instead.")] = False
     limit: Annotated[int, Meta(ge=1, le=200)] = 20
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
@@ -263,6 +264,10 @@ class ApiMessage(Response, frozen=True, kw_only=True):
     turn: str | None = None
     in_reply_to: str | None = None
     """The id of the prompt that a system message is about, if that prompt was not answered."""
+    model: str = ""
+    """The model that has written the text, or called the tool."""
+    usage: TokenCount | None = None
+    """Of the step of the agent that begins with this message, if the provider counts tokens."""
 
 
 class SessionDetail(SessionSummary, frozen=True, kw_only=True):

@@ -1,6 +1,5 @@
 """A spool that was missing, empty or damaged at the start: tells the operator, and the chats with unfinished turns."""
 
-from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -72,20 +71,8 @@ class LostSpool:
 
     async def _origin(self, meta: SessionMeta) -> Address | None:
         """Return the chat in which a session began."""
-        async with aclosing(self.sessions.entries(meta.key)) as found:
-            first = await anext(found, None)
-        if not isinstance(first, entries.Header) or first.origin is None:
-            return None
-        origin = first.origin
-        return self.live.current_address(
-            Address(
-                channel=origin.channel,
-                account=origin.account,
-                kind=PeerKind(origin.kind),
-                peer=origin.chat_id,
-                thread=origin.thread,
-            )
-        )
+        origin = await self.sessions.origin(meta.key)
+        return None if origin is None else self.live.current_address(origin)
 
     async def _tell_sender(self, meta: SessionMeta, origin: Address, unfinished: entries.User) -> None:
         """End the turn in the transcript, and ask for the message again."""

@@ -56,14 +56,26 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     """The id of the token that started the session."""
     words: tuple[str, ...] = ()
     """The title has all of them, ignoring case."""
+    chat: str = ""
+    """A part of the key, which names the person or the group, ignoring case."""
     only_programs: bool = False
     """Only sessions of the channels for programs, whatever `channels` says."""
 
     def accepts(self, session: SessionMeta) -> bool:
         """Return whether a session belongs to the list. For sessions that are not in the directory."""
-        wanted, title = self.facets, session.title.casefold()
+        wanted = self.facets
         has_facets = _is_wanted(_pick(_facets(session), wanted), wanted.values())
-        return has_facets and all(word.casefold() in title for word in self.words)
+        return has_facets and self.has_words(session.key, session.title)
+
+    @property
+    def searches(self) -> bool:
+        """Whether every session has to be looked at, because words are searched."""
+        return bool(self.words or self.chat)
+
+    def has_words(self, key: str, title: str) -> bool:
+        """Return whether a session has the words that are searched."""
+        folded = title.casefold()
+        return all(word.casefold() in folded for word in self.words) and self.chat.casefold() in key.casefold()
 
     @property
     def facets(self) -> dict[int, frozenset[str]]:
@@ -147,10 +159,10 @@ class SessionDirectory:
     async def list(self, wanted: SessionFilter, *, limit: int, offset: int = 0) -> SessionPage:
         """Return the sessions that match, by descending time of creation. Those of the same time are in order of keys.
 
-        Without `words` in the filter, nothing changes while the list is made.
+        Without words in the filter, nothing changes while the list is made.
         """
         groups = await self._matching(wanted.facets)
-        if wanted.words:
+        if wanted.searches:
             return await self._search(wanted, groups, limit=limit, offset=offset)
         rows = combined(groups, offset, offset + limit)
         metas = [meta for row in rows if (meta := self._meta(row)) is not None]
@@ -184,7 +196,6 @@ class SessionDirectory:
         self, wanted: SessionFilter, groups: Sequence[SortedRows], *, limit: int, offset: int
     ) -> SessionPage:
         """List sessions by words in their titles, in steps. Looks at those that there are at its start."""
-        words = [word.casefold() for word in wanted.words]
         facets = wanted.facets
         sessions: list[SessionMeta] = []
         total = 0
@@ -198,8 +209,7 @@ class SessionDirectory:
             # It may have changed since the search has started.
             if state is None or not _is_wanted(_pick(_facets(state), facets), facets.values()):
                 continue
-            title = state.title.casefold()
-            if all(word in title for word in words):
+            if wanted.has_words(key, state.title):
                 if offset <= total < offset + limit:
                     sessions.append(meta_of(key, state))
                 total += 1

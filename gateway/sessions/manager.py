@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from config import SessionSettings
 from gateway.aio import WorkerThread
 from gateway.bounded import BoundedDict
-from gateway.contract import Address
+from gateway.contract import Address, PeerKind
 from gateway.conversation import Message
 from gateway.errors import CannotStart, Refused
 from gateway.sessions import entries as e
@@ -573,6 +573,21 @@ class SessionManager:
         if self._store.index.find(key) is None and self._store.index[parse_key(key)[0]].archived:
             return transfer.entries_after(self.archive.lines(key), seq)
         return transfer.entries_since(self._store, self._reader, key, seq)
+
+    async def origin(self, key: str) -> Address | None:
+        """Return the address that the chat had in which a session was started. None if it was imported."""
+        async with aclosing(self.entries(key)) as found:
+            first = await anext(found, None)
+        if not isinstance(first, e.Header) or first.origin is None:
+            return None
+        origin = first.origin
+        return Address(
+            channel=origin.channel,
+            account=origin.account,
+            kind=PeerKind(origin.kind),
+            peer=origin.chat_id,
+            thread=origin.thread,
+        )
 
     async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
         """Add a session from the lines of `export_lines`. It keeps its key, number and id.

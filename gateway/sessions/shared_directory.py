@@ -64,7 +64,7 @@ class SharedDirectory(SessionDirectory):
         self._shards.require_loaded(scope)
 
     async def list(self, wanted: SessionFilter, *, limit: int, offset: int = 0) -> SessionPage:
-        if wanted.words:
+        if wanted.searches:
             return await self.submit(partial(self._search_titles, wanted, limit=limit, offset=offset))
         return await self.submit(partial(self._page, wanted, limit=limit, offset=offset))
 
@@ -94,7 +94,6 @@ class SharedDirectory(SessionDirectory):
     def _search_titles(self, wanted: SessionFilter, *, limit: int, offset: int) -> SessionPage:
         """List sessions by words in their titles. They are compared here: no database folds case as Python does."""
         condition, values = _condition(wanted)
-        words = [word.casefold() for word in wanted.words]
         matching: list[SessionMeta] = []
         total, last, key = 0, _LATEST, ""
         while found := self.storage.query(
@@ -104,8 +103,7 @@ class SharedDirectory(SessionDirectory):
             (*values, last, last, last, key, ROWS_PER_STEP),
         ):
             for each, state, _ in found:
-                title = _title(state).casefold()
-                if all(word in title for word in words):
+                if wanted.has_words(each, _title(state)):
                     if offset <= total < offset + limit:
                         matching += _metas([(each, state)])
                     total += 1

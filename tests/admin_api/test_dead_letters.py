@@ -62,7 +62,7 @@ async def test_dropped_letters_are_gone(tmp_path: Path) -> None:
         _, found = await admin.call("GET", "/api/dead-letters")
         assert (found["messages"], found["replies"]) == ([], [])
         status, found = await admin.call("POST", "/api/dead-letters/drop", {})
-        assert (status, "GET /api/dead-letters" in found["detail"]) == (422, True)
+        assert (status, found) == (200, {"messages": [], "replies": []})
 
 
 async def test_a_message_of_a_person_without_access_is_not_retried(tmp_path: Path) -> None:

@@ -30,3 +30,23 @@ async def test_a_message_that_comes_into_a_running_turn_does_not_double_its_tool
     assert [message.role for message in found] == ["user", "system", "user"]
     assert isinstance(found[1].content, ToolContent)
     assert found[1].content.result == "launched"
+
+
+async def test_the_cost_of_a_step_is_on_its_first_message() -> None:
+    usage = entries.Usage(input_tokens=10, output_tokens=2, cost_micros=5)
+    transcript = source(
+        entries.User(content="go"),
+        entries.Assistant(content="", model="m", usage=usage),
+        entries.ToolUse(tool_use_id="c", name="launch", input={}),
+        entries.ToolUse(tool_use_id="d", name="launch", input={}),
+        entries.ToolResult(tool_use_id="c", output="launched"),
+        entries.Assistant(content="Done.", model="n", usage=replace(usage, output_tokens=7)),
+        entries.TurnEnd(outcome=TurnOutcome.ANSWERED),
+    )
+    found = [message async for message in all_messages("s", transcript)]
+    assert [(each.model, each.usage and each.usage.output_tokens) for each in found] == [
+        ("", None),
+        ("m", 2),
+        ("", None),
+        ("n", 7),
+    ]

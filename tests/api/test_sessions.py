@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from channels.loopback import LoopbackChannel
 from gateway.agent.protocol import TextDelta
-from gateway.contract import TokenScope
+from gateway.contract import Sender, TokenScope
 from gateway.conversation import ToolCall
 from gateway.daemon import Daemon
 from gateway.errors import ModelUnavailable, ProviderBusy
@@ -562,3 +563,18 @@ async def test_an_agent_promises_no_reminder_to_a_program(tmp_path: Path) -> Non
         ]
         assert used["isError"]
         assert "only people can be reminded" in used["result"]
+
+
+async def test_sessions_are_found_by_their_chat(tmp_path: Path) -> None:
+    async with api(settings(tmp_path)) as program:
+        loopback = program.daemon.channels.by_identity["loopback", "default"]
+        assert isinstance(loopback, LoopbackChannel)
+        for name in ("ann", "bob"):
+            await loopback.say("hello", peer=name, sender=Sender(id=name, is_owner=True))
+            await loopback.hear_message()
+        _, found = await program.call("GET", "/api/sessions?chat=ANN")
+        assert [each["key"].rpartition(":")[2] for each in found["sessions"]] == ["ann"]
+        _, found = await program.call("GET", "/api/sessions?chat=ann&q=hello&channel=loopback")
+        assert found["total"] == 1
+        _, found = await program.call("GET", "/api/sessions?chat=eve")
+        assert found["total"] == 0

@@ -125,6 +125,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("POST", "/api/dead-letters/retry"): Access.API,
         ("POST", "/api/dead-letters/drop"): Access.API,
         ("GET", "/api/usage/history"): Access.API,
+        ("POST", "/api/sessions/{id}/reply"): Access.API,
         ("POST", "/api/doctor"): Access.API,
         ("POST", "/api/doctor/repair"): Access.API,
         ("GET", "/api/backup"): Access.API,
