@@ -15,7 +15,7 @@ from gateway.contract import Access, Caller, ChannelContext, Outbound, Receipt, 
 from gateway.errors import Undeliverable
 
 _PAGE = files("channels.web") / "page"
-_START_PAGES = {"/": "index.html"}
+_START_PAGES = {"/": "index.html", "/console": "console/index.html"}
 _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",

@@ -1,6 +1,12 @@
-// The client of the HTTP API. It uses the cookie of the page, and nothing that a program with a token could not use.
+// The client of the HTTP API. It uses the cookie of the page or a token, and nothing that a program could not use.
 
 import { texts } from "./texts.js";
+
+/** The token that requests carry. Without one, the cookie of the page says who is there. */
+export const credentials = { token: "" };
+
+/** @returns {Record<string, string>} */
+export const authorization = () => (credentials.token ? { Authorization: `Bearer ${credentials.token}` } : {});
 
 /** The API has refused a request. The message is the sentence for people. */
 export class ApiError extends Error {
@@ -25,7 +31,7 @@ export class ApiError extends Error {
 export async function call(method, path, body = {}, { unreachable = texts.common.unreachable } = {}) {
   const isFile = body instanceof Blob;
   /** @type {RequestInit} */
-  const request = { method, headers: { Accept: "application/json" }, cache: "no-store" };
+  const request = { method, headers: { Accept: "application/json", ...authorization() }, cache: "no-store" };
   if (method !== "GET") {
     request.headers = { ...request.headers, "Content-Type": isFile ? "application/octet-stream" : "application/json" };
     request.body = isFile ? body : JSON.stringify(body);

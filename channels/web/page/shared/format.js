@@ -8,7 +8,8 @@ const words = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "s
 /** @param {number} size */
 export function formatSize(size) {
   if (size < 1000) return fill(texts.common.bytes, { size });
-  return size < 1e6 ? `${Math.round(size / 1e3)} kB` : `${numbers.format(size / 1e6)} MB`;
+  if (size < 1e6) return `${Math.round(size / 1e3)} kB`;
+  return size < 1e9 ? `${numbers.format(size / 1e6)} MB` : `${numbers.format(size / 1e9)} GB`;
 }
 
 /** @param {string} at */
