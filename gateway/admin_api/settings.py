@@ -2,7 +2,6 @@
 
 import asyncio
 import builtins
-import difflib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -182,6 +181,8 @@ def _problems(problems: Iterable[Problem]) -> list[t.SettingsProblem]:
 
 def _diff(before: str, after: str, settings: Iterable[Settings]) -> str:
     """Return the change of the file, without lines around it: those may contain anything."""
+    import difflib  # noqa: PLC0415 - only here, and it compiles many expressions.
+
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=0)
     text = "\n".join(lines)
     secrets = {secret.reveal() for each in settings for secret in secrets_in(each)}
