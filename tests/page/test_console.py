@@ -321,6 +321,15 @@ async def test_the_console_survives_a_restart_of_the_daemon(
     await daemon.stop()
 
 
+async def test_the_chat_page_leads_to_the_console(browser: Browser, shown: Console) -> None:
+    async with opened(browser, shown.link().replace("/console", "/")) as page:
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("menuitem", name="Console").click()
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        await page.get_by_role("link", name="Chat", exact=True).click()
+        await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+
+
 async def test_the_console_speaks_german(browser: Browser, shown: Console) -> None:
     async with opened(browser, shown.link(), locale="de-DE") as page:
         await expect(page.get_by_role("heading", name="Überblick")).to_be_visible()

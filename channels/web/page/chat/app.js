@@ -172,9 +172,11 @@ function listenToSideBar() {
 }
 
 function settings() {
+  const toConsole = { label: texts.common.console, icon: "gate", run: () => location.assign("/console") };
   const notify = { label: texts.chat.notify, icon: "bell", isChosen: wantsNotifications(), run: () => void toggleNotifications() };
   const app = { label: texts.chat.install, icon: "down", run: () => void install() };
   return [
+    toConsole,
     ...(canNotify() ? [notify] : []),
     ...(canInstall() ? [app] : []),
     { label: texts.chat.archiveTitle, icon: "archive", run: () => void showArchive(openSession) },

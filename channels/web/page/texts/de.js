@@ -15,6 +15,7 @@ export default {
     signOut: "Abmelden",
     settings: "Einstellungen",
     language: "Sprache",
+    console: "Konsole",
     skip: "Zum Nachrichtenfeld springen",
   },
 

@@ -14,6 +14,7 @@ export default {
     signOut: "Sign out",
     settings: "Settings",
     language: "Language",
+    console: "Console",
     skip: "Skip to the message box",
   },
 
