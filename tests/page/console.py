@@ -94,6 +94,9 @@ async def console(home: Path, config: str = CONFIG) -> AsyncIterator[Console]:
         await until(lambda: owner.daemon.approvals.open_questions)
         session = await owner.start(title=TITLE)
         await owner.call("POST", f"/api/sessions/{session['id']}/reply", {"text": f"I restarted it. {EVIL}"})
+        plan = {"chat": "loopback:ada", "when": "daily 8:00", "zone": "UTC", "prompt": f"Look at the oven {EVIL}"}
+        status, told = await owner.call("POST", "/api/schedules", plan)
+        assert status in {200, 201}, told
         await _add_people(owner)
         await _add_usage(owner)
         await _add_dead_letters(owner)

@@ -25,7 +25,7 @@ from tests.page.daemon import Daemon as DaemonOfPage
 
 TOOLS = Path(os.environ.get("GATEHOUSE_PAGE_TOOLS") or Path(__file__).parents[2] / ".venv/page-tools")
 AXE = TOOLS / "node_modules/axe-core/axe.min.js"
-VIEWS = ("overview", "sessions", "people", "agents", "usage", "logs", "settings", "system")
+VIEWS = ("overview", "sessions", "people", "agents", "schedules", "usage", "logs", "settings", "system")
 SIZES = {"wide": (1280, 860), "tablet": (800, 1100), "narrow": (390, 844)}
 
 
@@ -173,6 +173,21 @@ async def test_a_tool_is_tried(owner: Page) -> None:
     await owner.get_by_label("Arguments as JSON").fill('{"target": "pad 7"}')
     await owner.get_by_role("button", name="Try it").click()
     await expect(owner.locator(".call pre").last).to_have_text("launched at pad 7")
+
+
+async def test_a_schedule_is_run_paused_and_deleted(owner: Page) -> None:
+    await visit(owner, "schedules")
+    plan = owner.get_by_role("region", name="Look at the oven")
+    await expect(plan).to_contain_text("Active")
+    await plan.get_by_role("button", name="Pause").click()
+    await expect(plan).to_contain_text("Paused")
+    await plan.get_by_role("button", name="Resume").click()
+    await plan.get_by_role("button", name="Run now").click()
+    await plan.locator("summary").click()
+    await expect(plan.get_by_role("group", name="Last runs")).to_be_visible()
+    await plan.get_by_role("button", name="Delete").click()
+    await owner.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(owner.get_by_text("There are no schedules.")).to_be_visible()
 
 
 async def test_usage_is_plotted_and_exported(owner: Page) -> None:

@@ -31,6 +31,7 @@ const VIEWS = {
   sessions: { icon: "chat", load: () => import("./views/sessions.js") },
   people: { icon: "people", load: () => import("./views/people.js") },
   agents: { icon: "tool", load: () => import("./views/agents.js") },
+  schedules: { icon: "retry", load: () => import("./views/schedules.js") },
   usage: { icon: "chart", load: () => import("./views/usage.js") },
   logs: { icon: "list", load: () => import("./views/logs.js") },
   settings: { icon: "settings", load: () => import("./views/settings.js") },
