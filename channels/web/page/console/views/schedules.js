@@ -63,7 +63,7 @@ function scheduleCard(schedule, reload) {
     badge(words.scheduleState[state], /** @type {"good" | "warn" | "neutral"} */ (TONES[state])),
     schedule.note && element("p", "", schedule.note),
     factList([
-      [words.when, schedule.zone ? `${schedule.when} (${schedule.zone})` : schedule.when],
+      [words.when, schedule.when],
       [words.nextRun, schedule.nextAt ? formatTime(schedule.nextAt) : "–"],
       [words.chat, schedule.chat],
       [words.agent, schedule.agent ?? "–"],
