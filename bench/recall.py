@@ -54,6 +54,7 @@ def _queries() -> dict[str, str]:
     words = vocabulary(random.Random(5))  # noqa: S311 - a benchmark
     frequent: Sequence[str] = [word for word in words if len(word) > 2]  # noqa: PLR2004 - shorter words are not looked up.
     question = " ".join(frequent[:4])
+    medium = [word for word in dict.fromkeys(words) if len(word) > 5][60:66]  # noqa: PLR2004 - none is part of most others.
     return {
         "a rare word": "quetzalcoatl",
         "a common word": "common",
@@ -61,6 +62,7 @@ def _queries() -> dict[str, str]:
         "a question: four frequent words and two that are rarely together": f"{question} rarely 数据库",
         "a question about nothing that was said": f"{question} verungkeitschlaus",
         "a part of a compound": "gesellschaftskapitän",
+        "a question: six words of medium frequency": " ".join(medium),
     }
 
 

@@ -530,6 +530,7 @@ class SessionManager:
         words: str,
         *,
         archived: Sequence[SessionMeta] = (),
+        rare: Sequence[str] = (),
         counted: Sequence[str] = (),
         limit: int = 10,
         width: int = SNIPPET_WIDTH,
@@ -539,17 +540,32 @@ class SessionManager:
         """Find messages of these sessions that contain all `words`, ignoring case, in the order of the sessions.
 
         Sessions that are `archived` come after the others. Each hit has a snippet of up to `width` characters, and says
-        which of the `counted` words it contains.
+        which of the `counted` words it contains. Words that are known to be `rare` make the search faster.
         """
         # Committed lines may still wait for the storage thread, which works in order.
         await self._store.storage_thread.submit(lambda: None)
         listed = {session.key for session in sessions}
         searched = [*sessions, *(session for session in archived if session.key not in listed)]
-        search = partial(self._store.storage.search, searched, words.split(), counted=counted, limit=limit, width=width)
+        search = partial(self._store.storage.search, searched, words.split(), rare=rare, counted=counted)
         with SearchDeadline(max_seconds) as deadline:
-            found = await self._reader.submit(partial(search, max_bytes=max_bytes, deadline=deadline))
+            found = await self._reader.submit(
+                partial(search, limit=limit, width=width, max_bytes=max_bytes, deadline=deadline)
+            )
         hits = tuple(hit if hit.key in listed else replace(hit, is_archived=True) for hit in found.hits)
         return replace(found, hits=hits)
+
+    async def frequencies(self, sessions: Sequence[SessionMeta], words: Sequence[str]) -> dict[str, float]:
+        """Estimate which part of the messages of these sessions contains each word, archived sessions included.
+
+        Empty: there are no messages, or they cannot be read now.
+        """
+        await self._store.storage_thread.submit(lambda: None)  # As for a search.
+        try:
+            size, counts = await self._reader.submit(partial(self._store.storage.sample, sessions, words))
+        except OSError as error:
+            log.warning("messages_not_sampled", reason=str(error))
+            return {}
+        return {word: count / size for word, count in zip(words, counts, strict=True)} if size else {}
 
     def export_lines(self, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a transcript as they are, newlines included, even damaged and unknown ones.

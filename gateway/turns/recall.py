@@ -1,14 +1,15 @@
 """Recall: finds what was said in earlier conversations of a scope, and in others of the same person if that is allowed.
 
 Messages with all words of the query come first, newest first. Then come those with the words that tell most: a word
-tells more the fewer messages have it, so `the` hardly counts, and a query may be a whole question.
+tells more the fewer messages have it, so `the` hardly counts, and a query may be a whole question. Only rare words are
+looked up one by one, because a message with common words alone rarely tells enough.
 """
 
 import asyncio
 import heapq
 from collections.abc import Sequence
 from contextlib import aclosing
-from functools import partial
+from math import inf
 from math import log as logarithm
 from typing import NamedTuple
 
@@ -40,8 +41,11 @@ _MAX_COUNTED = 6
 _MIN_WORD = 3
 """Letters of a word that can be looked up quickly."""
 _HITS_OF_WORD = 40
-_COMMON = 4 * _HITS_OF_WORD
-"""How many messages are assumed to have a word that more than `_HITS_OF_WORD` have."""
+"""The newest messages that are read of those with a word."""
+_RARE = 1_000
+"""A word that more messages contain is not looked up by itself."""
+_MIN_TOTAL = 160
+"""In a scope with fewer messages, words weigh as if there were so many."""
 _MIN_SCORE = 0.4
 """The part of the weight of all words that a message needs."""
 
@@ -103,45 +107,77 @@ class Recall:
 
     async def _search(self, searched: Sequence[_Searched], words: Sequence[str], turn: str) -> list[Hit]:
         """Return the best hits, each message once."""
-        metas = {meta.key: meta for each in searched for meta in (*each.listed, *each.archived)}
         listed = [meta for each in searched for meta in each.listed]
         archived = [meta for each in searched for meta in each.archived]
+        metas = {meta.key: meta for meta in (*listed, *archived)}
+        found: dict[tuple[str, int], Hit] = {}
+        rare: list[str] = []
+        counts: dict[str, float] = {}
+
+        async def look_up(some: Sequence[str], *, limit: int = _HITS_OF_WORD) -> tuple[int, bool]:
+            """Add messages with some of the words. Return how many there are, and whether these are all."""
+            # The index follows the trigrams of each word that it looks up through all messages that have them.
+            rarest = sorted(some, key=lambda word: counts.get(word, inf))[:2]
+            result = await self._sessions.search(
+                listed,
+                " ".join(some),
+                archived=archived,
+                rare=[word for word in some if word in rare] or rarest,
+                counted=words,
+                limit=limit,
+                width=SNIPPET_WIDTH,
+                max_seconds=MAX_SECONDS,
+            )
+            # The question itself does not count, and neither does what the agent has forgotten.
+            hits = [hit for hit in result.hits if hit.turn != turn and not _is_cleared(hit, metas[hit.key])]
+            found.update({(hit.key, hit.seq): hit for hit in hits})
+            return len(hits), not result.stopped_early
+
+        if len(words) == 1:
+            await look_up(words, limit=2 * MAX_MESSAGES)
+            return heapq.nlargest(MAX_MESSAGES, found.values(), key=lambda hit: hit.at)
+
+        # 1. Look up the rare words one by one. A sample of the messages tells which words are common.
         long = [word for word in words if len(word) >= _MIN_WORD]
         counted = sorted(long or words, key=len, reverse=True)[:_MAX_COUNTED]
-        find = partial(self._sessions.search, listed, archived=archived, counted=counted, width=SNIPPET_WIDTH)
+        parts = await self._sessions.frequencies([*listed, *archived], counted)
+        total = max(_MIN_TOTAL, sum(meta.messages for meta in metas.values()))
+        counts = {word: max(1.0, parts.get(word, 0) * total) for word in counted}
+        rare = [word for word in counted if counts[word] <= _RARE]
+        complete: set[str] = set()
+        for word in rare:
+            count, is_complete = await look_up([word])
+            if is_complete or not count:  # If its time was over, another search would not find the word either.
+                complete.add(word)
+                counts[word] = max(1, count)
+            else:
+                counts[word] = max(counts[word], count)
 
-        def usable(hits: Sequence[Hit]) -> list[Hit]:
-            """Leave out the question itself, and what the agent has forgotten."""
-            return [hit for hit in hits if hit.turn != turn and not _is_cleared(hit, metas[hit.key])]
-
-        found = await find(" ".join(words), limit=2 * MAX_MESSAGES, max_seconds=MAX_SECONDS)
-        best = usable(found.hits)
-        if len(best) >= MAX_MESSAGES or len(words) < 2:  # noqa: PLR2004 - one word has no parts.
-            return heapq.nlargest(MAX_MESSAGES, best, key=lambda hit: hit.at)
-        known = {(hit.key, hit.seq) for hit in best}
-        others: dict[tuple[str, int], Hit] = {}
-        counts: dict[str, int] = {}
-
-        async def look_up(some: Sequence[str]) -> int:
-            result = await find(" ".join(some), limit=_HITS_OF_WORD, max_seconds=MAX_SECONDS)
-            hits = usable(result.hits)
-            others.update({(hit.key, hit.seq): hit for hit in hits if (hit.key, hit.seq) not in known})
-            return _COMMON if result.stopped_early else len(hits)
-
-        for word in counted:
-            counts[word] = await look_up([word])
-        # The newest messages with common words need not be those with several of them.
-        common = [word for word in counted if counts[word] == _COMMON]
-        for size in range(len(common), 1, -1):
-            if await look_up(common[:size]):
-                break
-        total = max(_COMMON, *(meta.messages for meta in metas.values())) if metas else 1
-        weights = {word: logarithm(1 + total / max(1, counts[word])) for word in counted}
+        # 2. Look up all words together. If all messages with one of them are found, so are those with all.
+        weights = {word: logarithm(max(1.0, total / counts[word])) for word in counted}
         needed = _MIN_SCORE * sum(weights.values())
-        scores = {place: sum(weights[word] for word in hit.found) for place, hit in others.items()}
-        good = [hit for place, hit in others.items() if scores[place] >= needed]
-        good.sort(key=lambda hit: (scores[hit.key, hit.seq], hit.at), reverse=True)
-        return [*sorted(best, key=lambda hit: hit.at, reverse=True), *good][:MAX_MESSAGES]
+        scores: dict[tuple[str, int], float] = {}
+
+        def rank() -> list[Hit]:
+            """Return the messages with all words, then those with enough of their weight."""
+            scores.update({place: sum(weights.get(word, 0) for word in hit.found) for place, hit in found.items()})
+            good = [hit for place, hit in found.items() if len(hit.found) == len(words) or scores[place] >= needed]
+            return sorted(
+                good, key=lambda hit: (len(hit.found) == len(words), scores[hit.key, hit.seq], hit.at), reverse=True
+            )
+
+        others = sorted((word for word in counted if word not in complete), key=lambda word: -weights[word])
+        if not complete:
+            await look_up(words, limit=2 * MAX_MESSAGES)
+            if len(others) == len(words):
+                others.pop()
+        # 3. Look up the others together, without the most frequent ones if need be: the newest messages with one word
+        # need not be those with several. Messages of which all words together weigh too little are not looked for.
+        while len(rank()) < MAX_MESSAGES and others and sum(weights[word] for word in others) >= needed:
+            if (await look_up(others))[0]:
+                break
+            others.pop()
+        return rank()[:MAX_MESSAGES]
 
 
 def _is_cleared(hit: Hit, session: SessionMeta) -> bool:

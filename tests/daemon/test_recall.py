@@ -69,6 +69,28 @@ async def test_a_question_finds_the_messages_with_its_telling_words(tmp_path: Pa
         assert "weather" not in found
 
 
+async def test_a_question_about_something_unknown_does_not_find_its_small_words(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        for _ in range(2):
+            chatter = [f"what did we say about the weather on day {number}?" for number in range(400)]
+            await store(daemon, f"agent:main:loopback:direct:{ADA.id}", *chatter)
+        for unknown in ("elephant", "giraffe"):  # Before and after the flush, which indexes the messages.
+            found = await ask(chat, f"recall what did we say about the {unknown}?", sender=ADA)
+            assert hits(found) == []
+            assert "day 399" in await ask(chat, "recall what did we say about the weather?", sender=ADA)
+            await daemon.sessions.flush()
+
+
+async def test_messages_with_several_telling_words_come_before_newer_ones_with_one(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        session = f"agent:main:loopback:direct:{ADA.id}"
+        one_of_them = [f"{word} {number}" for number in range(45) for word in ("hotel", "Lisbon")]
+        chatter = [f"nothing in particular {number}" for number in range(300)]
+        await store(daemon, session, "The Lisbon hotel is called Borboleta", *one_of_them, *chatter)
+        found = await ask(chat, "recall which hotel in Lisbon?", sender=ADA)
+        assert "Borboleta" in found.splitlines()[2]
+
+
 @pytest.mark.parametrize("is_allowed", [True, False])
 async def test_a_person_recalls_their_other_channels_only_if_that_is_allowed(
     tmp_path: Path,

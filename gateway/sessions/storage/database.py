@@ -45,7 +45,7 @@ from gateway.sessions.storage.row_operations import (
     row_id,
 )
 from gateway.sessions.storage.row_search import PostgresSearch, RowSearch, SqliteSearch, candidates
-from gateway.sessions.storage.search import SearchDeadline, SearchResult, search
+from gateway.sessions.storage.search import SearchDeadline, SearchResult, fold, lookup, sampled_places, search
 from gateway.sessions.storage.tail import EnoughForHistory, NeverStop, StopCondition
 from gateway.sessions.storage.transcript import TranscriptTail, collect
 from gateway.sessions.storage.transfer_files import ImportFile
@@ -447,16 +447,21 @@ class DatabaseStorage:
         sessions: Sequence[SessionMeta],
         words: Sequence[str],
         *,
+        rare: Sequence[str],
         counted: Sequence[str],
         limit: int,
         width: int,
         max_bytes: int,
         deadline: SearchDeadline,
     ) -> SearchResult:
-        searched = candidates(self._rows.all, self.row_search, sessions, words)
+        searched = candidates(self._rows.all, self.row_search, sessions, *lookup(words, rare))
         return search(
             searched, words, counted=counted, limit=limit, width=width, max_bytes=max_bytes, deadline=deadline
         )
+
+    def sample(self, sessions: Sequence[SessionMeta], words: Sequence[str]) -> tuple[int, list[int]]:
+        places = [(sessions[index].key, seq) for index, seq in sampled_places([each.seq for each in sessions])]
+        return self.row_search.sample(places, [fold(word) for word in words])
 
     def verify(self) -> VerifyReport:
         """Decode all entries, and compare the row of each session with them."""

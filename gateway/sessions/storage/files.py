@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import structlog
@@ -28,7 +28,18 @@ from gateway.sessions.storage.disk import Disk
 from gateway.sessions.storage.flush import Flusher
 from gateway.sessions.storage.interface import Arrival
 from gateway.sessions.storage.journal import Journal, JournalLines, replay
-from gateway.sessions.storage.search import SearchDeadline, SearchedSession, SearchResult, fold, search
+from gateway.sessions.storage.search import (
+    MESSAGES_PER_PLACE,
+    SAMPLED_PLACES,
+    SearchDeadline,
+    SearchedSession,
+    SearchResult,
+    fold,
+    lookup,
+    read_lines,
+    search,
+    searched_text,
+)
 from gateway.sessions.storage.search_index import SearchIndex, line_at
 from gateway.sessions.storage.tail import EnoughForHistory, EnoughForState
 from gateway.sessions.storage.transcript import TranscriptTail, lines_backwards
@@ -148,20 +159,32 @@ class FileStorage(Disk):
         sessions: Sequence[SessionMeta],
         words: Sequence[str],
         *,
+        rare: Sequence[str],
         counted: Sequence[str],
         limit: int,
         width: int,
         max_bytes: int,
         deadline: SearchDeadline,
     ) -> SearchResult:
-        searched = self._candidates(sessions, [fold(word) for word in words if word])
+        searched = self._candidates(sessions, *lookup(words, rare))
         return search(
             searched, words, counted=counted, limit=limit, width=width, max_bytes=max_bytes, deadline=deadline
         )
 
-    def _candidates(self, sessions: Sequence[SessionMeta], words: Sequence[str]) -> Iterator[SearchedSession]:
+    def sample(self, sessions: Sequence[SessionMeta], words: Sequence[str]) -> tuple[int, list[int]]:
+        folded = [fold(word) for word in words]
+        size, counts = self.search_index.sample([file_name(each.key) for each in sessions], folded)
+        if size:
+            return size, counts
+        newest = islice(read_lines(self._candidates(sessions, (), ())), SAMPLED_PLACES * MESSAGES_PER_PLACE)
+        texts = [text for _, line in newest if (text := searched_text(line))]
+        return len(texts), [sum(word in text for text in texts) for word in folded]
+
+    def _candidates(
+        self, sessions: Sequence[SessionMeta], words: Sequence[str], compared: Sequence[str]
+    ) -> Iterator[SearchedSession]:
         """Yield sessions with the lines that are not indexed, and those that may contain all words, last one first."""
-        matches = self.search_index.matches([file_name(each.key) for each in sessions], words)
+        matches = self.search_index.matches([file_name(each.key) for each in sessions], words, compared)
         for each in sessions:
             name = file_name(each.key)
             size = 0 if matches is None else matches.sizes.get(name, 0)
@@ -169,7 +192,7 @@ class FileStorage(Disk):
             if matches is not None and size:
                 # If they are too many, there are soon enough of them.
                 offsets = (
-                    self.search_index.offsets(name, words)
+                    self.search_index.offsets(name, words, compared)
                     if matches.offsets is None
                     else sorted(matches.offsets.get(name, ()), reverse=True)
                 )

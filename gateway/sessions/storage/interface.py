@@ -192,6 +192,7 @@ class SessionStorage(Protocol):
         sessions: Sequence[SessionMeta],
         words: Sequence[str],
         *,
+        rare: Sequence[str],
         counted: Sequence[str],
         limit: int,
         width: int,
@@ -201,8 +202,11 @@ class SessionStorage(Protocol):
         """Find the messages of these sessions that contain all `words`, ignoring case, in the order of the sessions.
 
         Archived sessions may be among them. Each hit has a snippet of up to `width` characters, and says which of the
-        `counted` words it contains.
+        `counted` words it contains. If it is known that some of the words are `rare`, an index looks up only these.
         """
+
+    def sample(self, sessions: Sequence[SessionMeta], words: Sequence[str]) -> tuple[int, list[int]]:
+        """Return the size of a sample of the messages of these sessions, and how many of them contain each word."""
 
     def verify(self) -> VerifyReport:
         """Check everything, and change nothing."""

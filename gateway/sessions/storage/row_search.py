@@ -11,7 +11,13 @@ from typing import Any, Protocol
 
 from gateway.database.connection import UnpreparedStatement
 from gateway.sessions.session import SessionMeta
-from gateway.sessions.storage.search import MAX_MATCHES, ROWS_PER_STEP, SearchedSession, fold, match_all
+from gateway.sessions.storage.search import (
+    MAX_MATCHES,
+    MESSAGES_PER_PLACE,
+    ROWS_PER_STEP,
+    SearchedSession,
+    match_all,
+)
 
 Query = Callable[[str, Sequence[object]], list[Any]]
 """Runs a statement and returns all rows. Any: the types of the columns."""
@@ -25,15 +31,22 @@ _SEQ_BITS = 32
 
 
 class RowSearch(Protocol):
-    """The search of one kind of database. All words are folded."""
+    """The search of one kind of database. All words are folded. Those that are `compared` are not looked up."""
 
-    def compare(self, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
+    def sample(self, places: Sequence[tuple[str, int]], words: Sequence[str]) -> tuple[int, list[int]]:
+        """Return how many messages follow the seqs of these sessions, and how many of them contain each word."""
+
+    def compare(
+        self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()
+    ) -> list[tuple[str, int]] | None:
         """Return the session and the seq of messages that contain all words, without an index. None: too many."""
 
-    def matches(self, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
+    def matches(
+        self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()
+    ) -> list[tuple[str, int]] | None:
         """Return the same by an index. None: there are too many, or the words are too short for it."""
 
-    def lines(self, key: str, words: Sequence[str]) -> Iterator[bytes]:
+    def lines(self, key: str, words: Sequence[str], compared: Sequence[str] = ()) -> Iterator[bytes]:
         """Yield the lines of a session that contain all words, the last one first."""
 
     def pending(self) -> int:
@@ -44,11 +57,10 @@ class RowSearch(Protocol):
 
 
 def candidates(
-    query: Query, index: RowSearch, sessions: Sequence[SessionMeta], words: Sequence[str]
+    query: Query, index: RowSearch, sessions: Sequence[SessionMeta], words: Sequence[str], compared: Sequence[str]
 ) -> Iterator[SearchedSession]:
-    """Yield sessions with their lines that may contain all `words`, in their order."""
-    folded = [fold(word) for word in words if word]
-    if not folded:
+    """Yield sessions with their lines that may contain all of the folded words, in their order."""
+    if not words:
         return
     # An index has the trigrams of all sessions. So the first few are read faster without it, and they often are enough.
     size = count = 0
@@ -61,7 +73,7 @@ def candidates(
         if not some:
             continue
         try:
-            matches = find([each.key for each in some], folded)
+            matches = find([each.key for each in some], words, compared)
         except OSError:  # The query took too long. One by one, each session that can be read is searched.
             matches = None
         found: dict[str, list[int]] = defaultdict(list)
@@ -69,7 +81,7 @@ def candidates(
             found[key].append(seq)
         for each in some:
             if matches is None:
-                lines = index.lines(each.key, folded)
+                lines = index.lines(each.key, words, compared)
             elif each.key in found:
                 lines = _lines_of(query, each.key, sorted(found[each.key], reverse=True))
             else:
@@ -99,59 +111,82 @@ class SqliteSearch:
         ((count,),) = self._query("SELECT count(*) FROM search_pending", ())
         return int(count)
 
-    def compare(self, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
-        contains = " AND ".join("instr(e.folded, ?)" for _ in words)
+    def sample(self, places: Sequence[tuple[str, int]], words: Sequence[str]) -> tuple[int, list[int]]:
+        counts = "count(*)" + ", count(*) FILTER (WHERE instr(e.folded, ?))" * len(words)
+        ((size, *contain),) = self._query(
+            "WITH place AS (SELECT json_extract(value, '$[0]') AS key, json_extract(value, '$[1]') AS seq "  # noqa: S608 - constants only
+            f"FROM json_each(?)) SELECT {counts} FROM place p CROSS JOIN entry e "
+            "ON e.session = p.key AND e.seq >= p.seq AND e.seq < p.seq + ? "
+            "WHERE e.folded IS NOT NULL",
+            (json.dumps(places), *words, MESSAGES_PER_PLACE),
+        )
+        return size, contain
+
+    def compare(
+        self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()
+    ) -> list[tuple[str, int]] | None:
+        everything = (*words, *compared)
+        contains = _all("instr(e.folded, ?)", everything)
         found = self._query(
             "SELECT e.session, e.seq FROM json_each(?) k CROSS JOIN entry e ON e.session = k.value "  # noqa: S608 - constants only
             f"WHERE {contains} LIMIT ?",
-            (json.dumps(keys), *words, MAX_MATCHES + 1),
+            (json.dumps(keys), *everything, MAX_MATCHES + 1),
         )
         return found if len(found) <= MAX_MATCHES else None
 
-    def matches(self, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
-        chosen = json.dumps(keys)
-        contains = " AND ".join("instr(e.folded, ?)" for _ in words)
+    def matches(
+        self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()
+    ) -> list[tuple[str, int]] | None:
+        chosen, everything = json.dumps(keys), (*words, *compared)
+        contains = _all("instr(e.folded, ?)", everything)
         match = match_all(words)
         if not match:
             return None
         found = self._query(
             "SELECT p.session, p.seq FROM json_each(?) k CROSS JOIN search_pending p ON p.session = k.value "  # noqa: S608 - constants only
             f"CROSS JOIN entry e ON e.session = p.session AND e.seq = p.seq WHERE {contains} LIMIT ?",
-            (chosen, *words, MAX_MATCHES + 1),
+            (chosen, *everything, MAX_MATCHES + 1),
         )
         numbers = self._query(
             "SELECT id, session FROM search_session WHERE session IN (SELECT value FROM json_each(?))", (chosen,)
         )
         sessions = dict(numbers)
+        exists = (
+            "AND EXISTS (SELECT 1 FROM search_session s JOIN entry e ON e.session = s.session "  # noqa: S608 - constants only
+            f"AND e.seq = t.rowid & {(1 << _SEQ_BITS) - 1} WHERE s.id = t.rowid >> {_SEQ_BITS} "
+            f"AND {_all('instr(e.folded, ?)', compared)})"
+            if compared
+            else ""
+        )
         if sessions and len(found) <= MAX_MATCHES:
             indexed = self._query(
-                "SELECT rowid >> ?, rowid & ? FROM search_text WHERE search_text MATCH ? AND rowid BETWEEN ? AND ? "
+                "SELECT rowid >> ?, rowid & ? FROM search_text t WHERE search_text MATCH ? AND rowid BETWEEN ? AND ? "  # noqa: S608 - constants only
                 "AND rowid >> ? IN (SELECT id FROM search_session WHERE session IN (SELECT value FROM json_each(?))) "
-                "LIMIT ?",
+                f"{exists} LIMIT ?",
                 (
                     *(_SEQ_BITS, (1 << _SEQ_BITS) - 1, match),
                     *(min(sessions) << _SEQ_BITS, (max(sessions) + 1) << _SEQ_BITS),
-                    *(_SEQ_BITS, chosen, MAX_MATCHES + 1),
+                    *(_SEQ_BITS, chosen, *compared, MAX_MATCHES + 1),
                 ),
             )
             found += [(sessions[number], seq) for number, seq in indexed if number in sessions]
         return found if len(found) <= MAX_MATCHES else None
 
-    def lines(self, key: str, words: Sequence[str]) -> Iterator[bytes]:
-        match = match_all(words)
-        contains = " AND ".join("instr(e.folded, ?)" for _ in words)
+    def lines(self, key: str, words: Sequence[str], compared: Sequence[str] = ()) -> Iterator[bytes]:
+        match, everything = match_all(words), (*words, *compared)
+        contains = _all("instr(e.folded, ?)", everything)
         if not match:
             yield from self._steps(
                 f"SELECT e.seq, e.line FROM entry e WHERE e.session = ? AND e.seq < ? AND {contains} "  # noqa: S608 - constants only
                 "ORDER BY e.seq DESC LIMIT ?",
-                lambda before: (key, before, *words),
+                lambda before: (key, before, *everything),
             )
             return
         # Entries are indexed in their order, so all that wait are newer than those that are indexed.
         yield from self._steps(
             "SELECT e.seq, e.line FROM search_pending p CROSS JOIN entry e ON e.session = p.session AND e.seq = p.seq "  # noqa: S608 - constants only
             f"WHERE p.session = ? AND p.seq < ? AND {contains} ORDER BY p.seq DESC LIMIT ?",
-            lambda before: (key, before, *words),
+            lambda before: (key, before, *everything),
         )
         for (number,) in self._query("SELECT id FROM search_session WHERE session = ?", (key,)):
             first = number << _SEQ_BITS
@@ -161,7 +196,7 @@ class SqliteSearch:
                 f"WHERE t.search_text MATCH ? AND t.rowid >= ? AND t.rowid < ? AND {contains} "
                 "ORDER BY t.rowid DESC LIMIT ?",
                 lambda before, first=first: (  # type: ignore[misc]  # The default binds the session of this round.
-                    *(key, first, match, first, first + min(before, 1 << _SEQ_BITS), *words),
+                    *(key, first, match, first, first + min(before, 1 << _SEQ_BITS), *everything),
                 ),
             )
 
@@ -185,30 +220,53 @@ class PostgresSearch:
     def pending(self) -> int:
         return 0  # The server has a list of its own.
 
-    def compare(self, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
-        # The index has no values of this expression, so the server reads the rows of the sessions.
-        return self._find("(folded || '')", keys, words)
+    def sample(self, places: Sequence[tuple[str, int]], words: Sequence[str]) -> tuple[int, list[int]]:
+        counts = "count(*)" + ", count(*) FILTER (WHERE folded LIKE ?)" * len(words)
+        keys, seqs = [key for key, _ in places], [seq for _, seq in places]
+        ((size, *contain),) = self._query(
+            f"SELECT {counts} FROM unnest(?::text[], ?::bigint[]) AS place (key, first) CROSS JOIN LATERAL ("  # noqa: S608 - constants only
+            "SELECT folded FROM entry WHERE session = place.key AND seq >= place.first AND seq < place.first + ? "
+            "ORDER BY seq LIMIT ?) AS found WHERE folded IS NOT NULL",
+            (*map(_pattern, words), keys, seqs, MESSAGES_PER_PLACE, MESSAGES_PER_PLACE),
+        )
+        return size, contain
 
-    def matches(self, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
-        return self._find("folded", keys, words) if match_all(words) else None
+    def compare(
+        self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()
+    ) -> list[tuple[str, int]] | None:
+        return self._find(keys, (), (*words, *compared))
 
-    def _find(self, column: str, keys: Sequence[str], words: Sequence[str]) -> list[tuple[str, int]] | None:
-        contains = " AND ".join(f"{column} LIKE ?" for _ in words)
+    def matches(
+        self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()
+    ) -> list[tuple[str, int]] | None:
+        return self._find(keys, words, compared) if match_all(words) else None
+
+    def _find(self, keys: Sequence[str], words: Sequence[str], compared: Sequence[str]) -> list[tuple[str, int]] | None:
+        contains = _contain(words, compared)
         found = self._query(
             UnpreparedStatement(f"SELECT session, seq FROM entry WHERE session = ANY(?) AND {contains} LIMIT ?"),  # noqa: S608 - constants only
-            (list(keys), *map(_pattern, words), MAX_MATCHES + 1),
+            (list(keys), *map(_pattern, (*words, *compared)), MAX_MATCHES + 1),
         )
         return found if len(found) <= MAX_MATCHES else None
 
-    def lines(self, key: str, words: Sequence[str]) -> Iterator[bytes]:
-        contains = " AND ".join("folded LIKE ?" for _ in words)
+    def lines(self, key: str, words: Sequence[str], compared: Sequence[str] = ()) -> Iterator[bytes]:
+        contains = _contain(words, compared)
         yield from _in_steps(
             self._query,
             UnpreparedStatement(
                 f"SELECT seq, line FROM entry WHERE session = ? AND seq < ? AND {contains} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
             ),
-            lambda before: (key, before, *map(_pattern, words)),
+            lambda before: (key, before, *map(_pattern, (*words, *compared))),
         )
+
+
+def _all(condition: str, words: Sequence[str]) -> str:
+    return " AND ".join(condition for _ in words)
+
+
+def _contain(words: Sequence[str], compared: Sequence[str]) -> str:
+    # The index has no values of the second expression, so the server reads the rows that it has found otherwise.
+    return " AND ".join([*("folded LIKE ?" for _ in words), *("(folded || '') LIKE ?" for _ in compared)])
 
 
 def _in_steps(query: Query, sql: str, parameters: Callable[[int], Sequence[object]]) -> Iterator[bytes]:

@@ -1,7 +1,9 @@
 """Word search in transcripts: newest first, limited in bytes and time."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import accumulate
 from time import monotonic, sleep
 from typing import Self
 
@@ -26,6 +28,9 @@ MAX_MATCHES = 1_000
 MAX_TRIGRAMS = 8
 """Trigrams of a word that are looked up. The rest of the word is compared with the few messages that have these."""
 ROWS_PER_STEP = 32
+SAMPLED_PLACES = 32
+MESSAGES_PER_PLACE = 16
+"""The messages in a row that a sample has of each place."""
 
 SEARCHED_TYPES = ("user", "assistant")
 """The types of the entries that are searched."""
@@ -122,6 +127,13 @@ def trigrams(word: str) -> list[str]:
     return list(dict.fromkeys(word[start : start + 3] for start in range(len(word) - 2)))
 
 
+def lookup(words: Sequence[str], rare: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the folded words that an index looks up, and those that are compared with what it finds."""
+    folded = {word: fold(word) for word in words if word}
+    looked_up = [text for word, text in folded.items() if word in rare and trigrams(text)] or list(folded.values())
+    return looked_up, [text for text in folded.values() if text not in looked_up]
+
+
 def match_all(words: Sequence[str]) -> str:
     """Return the query of FTS5 for messages with trigrams of all words. Empty: the words are too short to have any."""
     found: dict[str, None] = {}
@@ -130,6 +142,15 @@ def match_all(words: Sequence[str]) -> str:
         step = max(1.0, (len(grams) - 1) / (MAX_TRIGRAMS - 1))
         found |= dict.fromkeys(grams[round(number * step)] for number in range(min(len(grams), MAX_TRIGRAMS)))
     return " AND ".join('"' + trigram.replace('"', '""') + '"' for trigram in found)
+
+
+def sampled_places(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield places that are spread evenly over things of these sizes: the index of a thing, and a place in it."""
+    ends = list(accumulate(sizes))
+    total = ends[-1] if ends else 0
+    for place in range(0, total, max(1, total // SAMPLED_PLACES)):
+        index = bisect_right(ends, place)
+        yield index, place - (ends[index] - sizes[index])
 
 
 def search(
@@ -147,7 +168,7 @@ def search(
     hits: list[Hit] = []
     if not wanted:
         return SearchResult(hits=(), stopped_early=False)
-    for number, (session, line) in enumerate(_lines(sessions)):
+    for number, (session, line) in enumerate(read_lines(sessions)):
         if number % LINES_PER_SLICE == 0:
             sleep(SLICE_PAUSE)
         max_bytes -= len(line)
@@ -183,7 +204,8 @@ def search(
     return SearchResult(hits=tuple(hits), stopped_early=False)
 
 
-def _lines(sessions: Iterable[SearchedSession]) -> Iterator[tuple[SearchedSession, bytes]]:
+def read_lines(sessions: Iterable[SearchedSession]) -> Iterator[tuple[SearchedSession, bytes]]:
+    """Yield the lines of the sessions that can be read, and an empty one before those of each session."""
     for session in sessions:
         yield session, b""  # No entry, but the deadline is checked even if an index finds nothing in many sessions.
         try:

@@ -24,7 +24,14 @@ from gateway.private_files import CREATE, FILE_MODE, open_private, opened, requi
 from gateway.sessions.keys import file_name
 from gateway.sessions.storage.archive import ArchiveFiles
 from gateway.sessions.storage.archived_transcript import ArchivedTranscript, DamagedArchive
-from gateway.sessions.storage.search import MAX_MATCHES, ROWS_PER_STEP, match_all, searched_text
+from gateway.sessions.storage.search import (
+    MAX_MATCHES,
+    MESSAGES_PER_PLACE,
+    ROWS_PER_STEP,
+    match_all,
+    sampled_places,
+    searched_text,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -178,8 +185,32 @@ class SearchIndex:
         except sqlite3.Error as error:
             raise OSError(f"The search index can't be changed: {error}") from error
 
-    def matches(self, names: Sequence[str], words: Sequence[str]) -> Matches | None:
-        """Find the lines that may contain all of the folded `words`. None: the index cannot tell."""
+    def sample(self, names: Sequence[str], words: Sequence[str]) -> tuple[int, list[int]]:
+        """Return the size of a sample of the messages, and how many of them contain each of the folded `words`."""
+        counts = "count(*)" + ", count(*) FILTER (WHERE instr(folded, ?))" * len(words)
+
+        def find(connection: sqlite3.Connection) -> list[tuple[int, ...]]:
+            found = connection.execute(_CHOSEN, (json.dumps(names),)).fetchall()
+            return [
+                connection.execute(
+                    f"SELECT {counts} FROM (SELECT folded FROM search_text WHERE rowid >= ? AND rowid < ? LIMIT ?)",  # noqa: S608 - constants only
+                    (
+                        *words,
+                        *(found[at][0] << _OFFSET_BITS | offset, (found[at][0] + 1) << _OFFSET_BITS),
+                        MESSAGES_PER_PLACE,
+                    ),
+                ).fetchone()
+                for at, offset in sampled_places([size for _, _, size in found])
+            ]
+
+        size, *contain = map(sum, zip(*(self._read(find) or [(0,) * (1 + len(words))]), strict=True))
+        return size, contain
+
+    def matches(self, names: Sequence[str], words: Sequence[str], compared: Sequence[str] = ()) -> Matches | None:
+        """Find the lines that may contain all of the folded `words`, and that contain those that are `compared`.
+
+        None: the index cannot tell.
+        """
         match = match_all(words)
         if not match:
             return None
@@ -191,13 +222,13 @@ class SearchIndex:
             rows: list[tuple[int, int]] = []
             if found:
                 rows = connection.execute(
-                    "SELECT rowid >> ?, rowid & ? FROM search_text WHERE search_text MATCH ? AND rowid BETWEEN ? AND ? "
+                    "SELECT rowid >> ?, rowid & ? FROM search_text WHERE search_text MATCH ? AND rowid BETWEEN ? AND ? "  # noqa: S608 - constants only
                     "AND rowid >> ? IN (SELECT id FROM transcript WHERE name IN (SELECT value FROM json_each(?))) "
-                    "LIMIT ?",
+                    f"{_contains(compared)} LIMIT ?",
                     (
                         *(_OFFSET_BITS, (1 << _OFFSET_BITS) - 1, match),
                         *(min(found) << _OFFSET_BITS, (max(found) + 1) << _OFFSET_BITS),
-                        *(_OFFSET_BITS, chosen, MAX_MATCHES + 1),
+                        *(_OFFSET_BITS, chosen, *compared, MAX_MATCHES + 1),
                     ),
                 ).fetchall()
             for number, offset in rows:
@@ -207,17 +238,20 @@ class SearchIndex:
 
         return self._read(find)
 
-    def offsets(self, name: str, words: Sequence[str]) -> Iterator[int]:
-        """Yield the offsets of lines of a transcript that may contain all of the folded `words`, the last one first."""
+    def offsets(self, name: str, words: Sequence[str], compared: Sequence[str] = ()) -> Iterator[int]:
+        """Yield the offsets of the lines of a transcript that `matches` would find, the last one first."""
         match = match_all(words)
         before = 1 << _OFFSET_BITS
 
         def find(connection: sqlite3.Connection) -> list[tuple[int]]:
             return connection.execute(
-                "SELECT s.rowid & ? FROM transcript t CROSS JOIN search_text s "
+                "SELECT s.rowid & ? FROM transcript t CROSS JOIN search_text s "  # noqa: S608 - constants only
                 "WHERE t.name = ? AND s.search_text MATCH ? AND s.rowid >= t.id << ? AND s.rowid < (t.id << ?) + ? "
-                "ORDER BY s.rowid DESC LIMIT ?",
-                ((1 << _OFFSET_BITS) - 1, name, match, _OFFSET_BITS, _OFFSET_BITS, before, ROWS_PER_STEP),
+                f"{_contains(compared)} ORDER BY s.rowid DESC LIMIT ?",
+                (
+                    *((1 << _OFFSET_BITS) - 1, name, match),
+                    *(_OFFSET_BITS, _OFFSET_BITS, before, *compared, ROWS_PER_STEP),
+                ),
             ).fetchall()
 
         while found := self._read(find) or []:
@@ -296,6 +330,10 @@ class SearchIndex:
 
     def _files(self) -> tuple[Path, ...]:
         return tuple(self._path.with_name(f"{self._path.name}{suffix}") for suffix in ("", "-wal", "-shm"))
+
+
+def _contains(words: Sequence[str]) -> str:
+    return "AND instr(folded, ?) " * len(words)
 
 
 def line_at(descriptor: int, offset: int) -> bytes:

@@ -142,6 +142,46 @@ async def test_a_common_word_is_found_in_the_newest_messages(manager: SessionMan
     assert len((await manager.search(manager.last_used(BOB), "needle")).hits) == 1
 
 
+@pytest.mark.parametrize("size", [1, 400_000])
+async def test_rare_words_change_the_speed_of_a_search_only(manager: SessionManager, size: int) -> None:
+    """Databases compare the texts of small sessions, and use an index for others."""
+    texts = [f"needle{number}, {'hay' if number % 3 else 'straw'} of it" for number in range(30)]
+    await talk(manager, SCOPE, "needle7 x", *texts, *("x" * size for _ in range(2)))
+    await talk(manager, SCOPE, "needle7, HAY of it", "Straße 7, hay of it", *("y" * size for _ in range(2)))
+    await manager.archive_session(manager.last_used(SCOPE)[1].key)
+    archived = [session.meta for session in await manager.archive.list(SCOPE)]
+    for _ in range(2):  # Before and after the flush, which may index them.
+        for words, rare, count in (
+            ("hay needle7 of", ["needle7"], 2),
+            ("hay of strasse", ["strasse"], 1),
+            ("needle7 of", ["of"], 2),
+            ("hay needle7 absent", ["needle7"], 0),
+            ("needle", ["needle"], 32),
+        ):
+            found = await manager.search(manager.last_used(SCOPE), words, archived=archived, rare=rare, limit=40)
+            assert len(found.hits) == count, words
+            assert found == await manager.search(manager.last_used(SCOPE), words, archived=archived, limit=40)
+        await manager.flush()
+
+
+async def test_the_frequencies_of_words_are_estimated_by_a_sample(manager: SessionManager) -> None:
+    assert await manager.frequencies(manager.last_used(SCOPE), ["needle"]) == {}
+    for _ in range(3):
+        texts = [f"{'THE' if number % 2 else 'Straße'} needle {number}" for number in range(400)]
+        await talk(manager, SCOPE, *texts[:200])
+        await manager.append(manager.last_used(SCOPE)[0].key, [e.User(content=text) for text in texts[200:]])
+    await talk(manager, BOB, *["absent"] * 300)
+    await manager.archive_session(manager.last_used(SCOPE)[2].key)
+    metas = [*manager.last_used(SCOPE), *(session.meta for session in await manager.archive.list(SCOPE))]
+    assert len(metas) == 3
+    for _ in range(2):
+        parts = await manager.frequencies(metas, ["needle", "the", "strasse", "absent"])
+        assert (parts["needle"], parts["absent"]) == (1, 0)
+        assert 0.4 < parts["the"] < 0.6
+        assert parts["the"] + parts["strasse"] == pytest.approx(1)
+        await manager.flush()
+
+
 async def test_undone_and_cleared_messages_are_found(manager: SessionManager) -> None:
     session = await manager.start_new(SCOPE, agent="main", origin=ANN)
     await manager.append(
