@@ -114,8 +114,8 @@ class ControlClient:
             raise Refused("The gateway's answer is not JSON. Is it the same version as this command?") from error
         if isinstance(answer, dict) and isinstance(answer.get("error"), str):
             raise Refused(answer["error"])
-        if response.status >= HTTPStatus.BAD_REQUEST:  # A problem document of the API.
-            raise Refused(str(answer.get("detail", f"The gateway answered with HTTP status {response.status}.")))
+        if response.status >= HTTPStatus.BAD_REQUEST and "detail" in answer:  # A problem document of the API.
+            raise Refused(str(answer["detail"]))
         return cast("dict[str, Json]", answer)
 
     def _opened(self) -> aiohttp.ClientSession:

@@ -1,5 +1,6 @@
 """Export and import of whole sessions, as the lines of their transcripts, also under another key; reading entries."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -31,7 +32,12 @@ async def export_lines(
     try:
         end, waiting = await store.storage_thread.submit(store.storage.snapshot, key)
         if end:
-            export = await reader.submit(store.storage.export, key, end, after)
+            opening = reader.submit(store.storage.export, key, end, after)
+            try:
+                export = await asyncio.shield(opening)
+            except asyncio.CancelledError:  # The thread opens it all the same.
+                opening.add_done_callback(_close_opened)
+                raise
     except OSError as error:
         store.index.require(key)  # Raises if the session was deleted in the meantime.
         raise store.cache.refuse_lost(key, error) from error
@@ -47,6 +53,11 @@ async def export_lines(
             export.close()
     for line in waiting.splitlines(keepends=True):
         yield line
+
+
+def _close_opened(opening: asyncio.Future[ExportReader]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 async def entries_since(store: SessionStore, reader: WorkerThread, key: str, seq: int) -> AsyncGenerator[Entry, None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -121,6 +122,11 @@ class Raw:
         ]
 
 
+def filled(route: Route, *, id: str = "x", other: str = "x") -> str:  # noqa: A002 - the name in the path.
+    """Return the path of a route with an `id`, and with `other` in the place of every other name."""
+    return re.sub(r"\{\w+\}", lambda _: other, route.path.replace("{id}", id))
+
+
 @asynccontextmanager
 async def raw(tmp_path: Path) -> AsyncIterator[Raw]:
     """Run a daemon, and check at the end that no request has crashed in it."""
@@ -137,8 +143,8 @@ async def test_tricks_in_paths_find_nothing(tmp_path: Path) -> None:
         for route in client.routes():
             for trick in TRICKS if "{" in route.path else ():
                 for path in (
-                    route.path.replace("{id}", trick).replace("{approvalId}", "x").replace("{name}", "x"),
-                    route.path.replace("{id}", session["id"]).replace("{approvalId}", trick).replace("{name}", trick),
+                    filled(route, id=trick),
+                    filled(route, id=session["id"], other=trick),
                 ):
                     if path.count(trick) == 0:
                         continue
@@ -156,11 +162,10 @@ async def test_wrong_methods_are_named_with_the_right_ones(tmp_path: Path) -> No
         served: dict[str, set[str]] = {}
         for route in client.routes():
             also = {"HEAD"} if route.method == "GET" and not route.is_stream else set()
-            served.setdefault(route.path, set()).update({route.method} | also)
+            served.setdefault(filled(route), set()).update({route.method} | also)
         for path, methods in served.items():
-            target = path.replace("{id}", "x").replace("{approvalId}", "x").replace("{name}", "x")
             for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} - methods:
-                reply = await client.send(method, target)
+                reply = await client.send(method, path)
                 assert reply.status == 405, (method, path, reply)
                 assert set(reply.headers["allow"].split(",")) == methods, (method, path)
                 if method != "HEAD":
@@ -173,7 +178,7 @@ async def test_bodies_that_are_no_json_objects_are_refused(tmp_path: Path) -> No
         for route in client.routes():
             if route.method == "GET" or route.takes_file:
                 continue
-            path = route.path.replace("{id}", session["id"]).replace("{approvalId}", "x")
+            path = filled(route, id=session["id"])
             for body in NO_OBJECTS:
                 reply = await client.send(route.method, path, body=body)
                 assert reply.status == 400, (route, body[:40], reply)
@@ -336,11 +341,12 @@ async def test_after_its_deletion_every_route_of_a_session_is_not_found(tmp_path
         status, _ = await program.call("DELETE", f"/api/sessions/{session['id']}?permanent=true")
         assert status == 200
         bodies = {"prompt": b'{"text": "x"}', "x": b'{"decision": "deny"}', session["id"]: b'{"title": "x"}'}
+        bodies["reply"] = bodies["prompt"]
         bodies["undo"] = b'{"message": "x"}'
         for route in client.routes():
-            if "{id}" not in route.path:
+            if not route.path.startswith("/api/sessions/{id}"):
                 continue
-            path = route.path.replace("{id}", session["id"]).replace("{approvalId}", "x").replace("{name}", "x")
+            path = filled(route, id=session["id"])
             body = None if route.method in ("GET", "DELETE") else bodies.get(path.rpartition("/")[2], b"{}")
             reply = await client.send(route.method, path, body=body)
             assert reply.status == 404, (route.path, reply)
@@ -355,7 +361,6 @@ async def test_a_response_to_head_has_no_body(tmp_path: Path) -> None:
         await client.program.answered(session)
         for route in client.routes():
             if route.method == "GET" and not route.is_stream:
-                path = route.path.replace("{id}", session["id"]).replace("{name}", "x")
-                reply = await client.send("HEAD", path)
+                reply = await client.send("HEAD", filled(route, id=session["id"]))
                 assert reply.status in (200, 404, 422), route.path
                 assert reply.body == b"", route.path

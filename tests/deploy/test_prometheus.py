@@ -76,7 +76,7 @@ async def scraped_node(folder: Path, database_url: str) -> ScrapedMetrics:
     """Return the metrics of the only node of a cluster, after a conversation."""
     tables = {
         "storage": {"url": database_url},
-        "cluster": {"enabled": True},
+        "cluster": {"enabled": True, "address": "http://127.0.0.1:8420"},
         "http": {"token": "a-token-of-all-nodes"},
     }
     async with talking(folder, OPENAI.answer("Hello."), **tables) as (_, chat, _daemon):
