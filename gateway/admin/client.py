@@ -112,10 +112,12 @@ class ControlClient:
             answer = json.loads(content)
         except ValueError as error:
             raise Refused("The gateway's answer is not JSON. Is it the same version as this command?") from error
-        if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-            raise Refused(answer["error"])
-        if response.status >= HTTPStatus.BAD_REQUEST and "detail" in answer:  # A problem document of the API.
-            raise Refused(str(answer["detail"]))
+        if isinstance(answer, dict):
+            if isinstance(answer.get("error"), str):
+                raise Refused(answer["error"])
+            # A problem document of the API. A gateway that is not ready answers with 503 and its state.
+            if response.status >= HTTPStatus.BAD_REQUEST and isinstance(answer.get("detail"), str):
+                raise Refused(answer["detail"])
         return cast("dict[str, Json]", answer)
 
     def _opened(self) -> aiohttp.ClientSession:
