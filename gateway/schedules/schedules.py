@@ -150,9 +150,8 @@ class Schedules:
             raise Refused("That time has passed. Choose a later one.")
         numbers = [row.number for row in await self._spool.schedules(scope, ended=True)]
         number = max(numbers, default=0) + 1
-        return ScheduleRow(
-            id=uuid4().hex[:16], scope=scope, number=number, due_at=planned, planned_at=planned, about=about
-        )
+        row = ScheduleRow(id=uuid4().hex[:16], scope=scope, number=number, planned_at=planned, about=about)
+        return replace(row, due_at=late_by_jitter(row, planned))
 
     async def store(self, row: ScheduleRow, also: Sequence[Operation] = ()) -> None:
         """Store a new schedule, in one commit with `also`. Raises `Refused`, or the errors of the spool."""
@@ -162,6 +161,7 @@ class Schedules:
             scope=row.scope,
             number=row.number,
             due_at=row.due_at,
+            planned_at=row.planned_at,
             about=row.about,
             max_per_scope=limit,
             max_total=MAX_TOTAL,
@@ -263,13 +263,14 @@ class Schedules:
         planned = following(row.about.when, self.now(), self.zone)
         if planned is None:
             raise Refused(f"{what} has no time left. Delete it with /schedule delete {row.number}.")
-        return ResumeSchedule(id=row.id, due_at=late_by_jitter(row, planned))
+        return ResumeSchedule(id=row.id, due_at=late_by_jitter(row, planned), planned_at=planned)
 
     async def replace(self, row: ScheduleRow, about: ScheduleContent) -> None:
         """Change what a schedule does. `about` was checked. Raises the errors of the spool."""
         planned = following(about.when, self.now(), self.zone)
-        due = None if planned is None else late_by_jitter(row, planned)
-        await self._spool.commit(ChangeSchedule(id=row.id, scope=row.scope, about=about, due_at=due), scope=row.scope)
+        due = None if planned is None else late_by_jitter(replace(row, about=about), planned)
+        change = ChangeSchedule(id=row.id, scope=row.scope, about=about, due_at=due, planned_at=planned)
+        await self._spool.commit(change, scope=row.scope)
         self.changed.set()
         log.info("schedule_changed", schedule=row.id, action="replace")
 

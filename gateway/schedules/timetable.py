@@ -379,7 +379,7 @@ class ScheduleTimetable:
     def _text(self, row: ScheduleRow, move: FireSchedule, result: CheckResult | None) -> str:
         """Return the prompt of a run, with the output of its check as quoted data below it."""
         about, parts = row.about, [row.about.prompt]
-        if move.at - move.run.planned_at > LATE_AFTER:
+        if move.at - late_by_jitter(row, move.run.planned_at) > LATE_AFTER:
             parts.append(f"(This was due on {format_time(move.run.planned_at, self._schedules.zone)}.)")
         if result is not None and result.output and about.check is not None and about.check.quotes:
             lines = "\n".join(f"> {line}" for line in result.output.splitlines())

@@ -28,6 +28,8 @@ class AddSchedule(Operation, frozen=True, kw_only=True):
     scope: str
     number: int = 0
     due_at: datetime | None
+    planned_at: datetime | None = None
+    """The regular time, if `due_at` is later than that by its jitter."""
     about: ScheduleContent
     max_per_scope: int
     max_total: int
@@ -45,20 +47,21 @@ class AddSchedule(Operation, frozen=True, kw_only=True):
         ).fetchone()
         if of_scope >= self.max_per_scope or total >= self.max_total:
             raise TooMany(f"There are {of_scope} schedules in {self.scope}, and {total} in all.")
-        due, state = _micros(self.due_at), ScheduleState.ENDED if self.is_over else ScheduleState.ACTIVE
+        due, planned = _micros(self.due_at), _micros(self.planned_at or self.due_at)
+        state = ScheduleState.ENDED if self.is_over else ScheduleState.ACTIVE
         over = to_micros(self.about.created_at) if self.is_over else None
         revived = connection.execute(
             "UPDATE schedules SET state = ?, due_at = ?, planned_at = ?, failures = 0, seen = '', note = '', "
             "number = CASE WHEN scope = ? THEN number ELSE ? END, scope = ?, over_at = ?, about = ? "
             "WHERE id = ? AND over_at IS NOT NULL",
-            (state, due, due, self.scope, last_number + 1, self.scope, over, encode(self.about), self.id),
+            (state, due, planned, self.scope, last_number + 1, self.scope, over, encode(self.about), self.id),
         )
         if revived.rowcount:
             return
         inserted = connection.execute(
             "INSERT INTO schedules (id, scope, number, state, due_at, planned_at, over_at, about) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (self.id, self.scope, self.number or last_number + 1, state, due, due, over, encode(self.about)),
+            (self.id, self.scope, self.number or last_number + 1, state, due, planned, over, encode(self.about)),
         )
         if not inserted.rowcount:
             raise NumberTaken(f"The schedule {self.id} exists already, or its number is taken.")
@@ -235,14 +238,16 @@ class ResumeSchedule(Operation, frozen=True, kw_only=True):
 
     id: str
     due_at: datetime
+    planned_at: datetime | None = None
+    """As of `AddSchedule`."""
 
     def apply(self, connection: Connection) -> None:
-        due = to_micros(self.due_at)
+        planned = to_micros(self.planned_at or self.due_at)
         resumed = connection.execute(
             # With another number of runs, its last answer does not count any more, which could not be delivered.
             "UPDATE schedules SET state = 'active', due_at = ?, planned_at = ?, failures = 0, note = '', "
             "runs = runs + 1 WHERE id = ? AND state = 'paused'",
-            (due, due, self.id),
+            (to_micros(self.due_at), planned, self.id),
         )
         if not resumed.rowcount:
             raise WrongState(f"The schedule {self.id} is not paused.")
@@ -273,13 +278,15 @@ class ChangeSchedule(Operation, frozen=True, kw_only=True):
     scope: str
     about: ScheduleContent
     due_at: datetime | None
+    planned_at: datetime | None = None
+    """As of `AddSchedule`."""
 
     def apply(self, connection: Connection) -> None:
-        due = _micros(self.due_at)
+        due, planned = _micros(self.due_at), _micros(self.planned_at or self.due_at)
         changed = connection.execute(
             "UPDATE schedules SET about = ?, planned_at = ?, seen = '', failures = 0, is_forced = 0, "
             "due_at = CASE WHEN state = 'active' THEN CAST(? AS BIGINT) END WHERE id = ? AND over_at IS NULL",
-            (encode(self.about), due, due, self.id),
+            (encode(self.about), planned, due, self.id),
         )
         if not changed.rowcount:
             raise WrongState(f"The schedule {self.id} has ended.")
