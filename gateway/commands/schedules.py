@@ -106,7 +106,10 @@ class ScheduleCommands:
             await self._spool.commit(operation, *operations, scope=row.scope)
             self._schedules.changed.set()
 
-        return Answer(text=f"Schedule {row.number} {_DONE[action].format(number=row.number)}", commit=commit)
+        text = f"Schedule {row.number} {_DONE[action].format(number=row.number)}"
+        if row.is_running and action in {Action.PAUSE, Action.DELETE}:
+            text += " A run is under way, and goes on. /stop ends it."
+        return Answer(text=text, commit=commit)
 
     async def _find(self, call: Call, command: str, *, ended: bool = False) -> ScheduleRow:
         _require(call)

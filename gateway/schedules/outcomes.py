@@ -17,7 +17,7 @@ from gateway.metrics import Metrics
 from gateway.outbound.delivery import Delivery
 from gateway.schedules.schedules import describe
 from gateway.sessions import TurnOutcome
-from gateway.spool import AddToOutbox, EndRun, Operation, RunState, ScheduleRow, Spool
+from gateway.spool import AddToOutbox, EndRun, Operation, RunState, ScheduleRow, ScheduleState, Spool
 from gateway.spool.spool import retry_while_unavailable
 
 log = structlog.get_logger()
@@ -53,14 +53,15 @@ class RunOutcomes:
     def failed(self, row: ScheduleRow, reason: str) -> tuple[int, datetime | None, list[AddToOutbox]]:
         """Return the failures of a schedule after another one, when it is tried again, and what its owner is told.
 
-        They are told once, and again when it works.
+        They are told once, and again when it works. One that is paused or deleted is not tried again.
         """
-        failures, is_last = row.failures + 1, False
-        if row.about.when.at is not None and failures >= MAX_TRIES:
-            is_last = True
+        failures = row.failures + 1
+        is_last = row.about.when.at is not None and failures >= MAX_TRIES
         delay = RETRY_DELAYS[min(failures, len(RETRY_DELAYS)) - 1]
         log.warning("schedule_failed", schedule=row.id, failures=failures, reason=reason)
         notices: list[AddToOutbox] = []
+        if row.state in {ScheduleState.PAUSED, ScheduleState.DELETED}:
+            return failures, None, self.notices(row, f"{describe(row)} has failed: {reason}")
         if is_last:
             notices = self.notices(row, f"{describe(row)} has failed {failures} times, so I gave it up. {reason}")
         elif failures == 1:
