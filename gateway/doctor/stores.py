@@ -96,13 +96,14 @@ def check_schedules(schedules: Sequence[Mapping[str, Json]]) -> list[Finding]:
     findings = []
     for each in schedules:
         name, note = each.get("name") or each.get("id"), each.get("note")
-        if each.get("failures"):
+        if each.get("state") == "paused":
+            if note:  # A person who pauses a schedule leaves no note.
+                advice = f"Fix that, and run `gatehouse schedules resume {each.get('id')}`."
+                findings.append(warning("schedules", f"{name} is paused: {note}", advice))
+        elif each.get("failures"):
             findings.append(
                 warning("schedules", f"{name} fails: {note}", f"`gatehouse schedules show {each.get('id')}`")
             )
-        elif each.get("state") == "paused" and note:
-            advice = f"Fix that, and run `gatehouse schedules resume {each.get('id')}`."
-            findings.append(warning("schedules", f"{name} is paused: {note}", advice))
     return findings or [ok("schedules", f"{count(len(schedules), 'schedule')}, none is failing.")]
 
 
