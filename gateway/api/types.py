@@ -425,6 +425,10 @@ _When = Annotated[
         examples=["0 8 * * 1-5", "every 2h", "2027-05-01T18:00"],
     ),
 ]
+_Agent = Annotated[
+    str,
+    Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,63})?$", description="The agent that answers. Empty: that of the chat."),
+]
 _SchedulePrompt = Annotated[str, Meta(max_length=8_000)]
 _Tokens = Annotated[int, Meta(ge=0, le=10**12)]
 _Cost = Annotated[float, Meta(ge=0, le=10**9)]
@@ -450,7 +454,7 @@ class NewScheduleBody(Request, frozen=True, kw_only=True):
     zone: Annotated[str, Meta(max_length=64, description="Default: `gateway.timezone`.")] = ""
     prompt: _SchedulePrompt = ""
     deliver_only: bool = False
-    agent: Name | Literal[""] = ""
+    agent: _Agent = ""
     session: Literal["own", "chat"] = "own"
     missed: Literal["once", "skip"] = "once"
     jitter: _Jitter = 0.0
@@ -468,7 +472,7 @@ class ScheduleChanges(Request, frozen=True, kw_only=True):
     zone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
     prompt: _SchedulePrompt | UnsetType = UNSET
     deliver_only: bool | UnsetType = UNSET
-    agent: Name | Literal[""] | UnsetType = UNSET
+    agent: _Agent | UnsetType = UNSET
     session: Literal["own", "chat"] | UnsetType = UNSET
     missed: Literal["once", "skip"] | UnsetType = UNSET
     jitter: _Jitter | UnsetType = UNSET

@@ -25,6 +25,9 @@ async def test_a_program_makes_changes_runs_and_deletes_a_schedule(tmp_path: Pat
         status, changed = await program.call("PATCH", path, {"when": "every 2h", "tokensPerDay": 500, "paused": True})
         assert (status, changed["when"], changed["state"]) == (200, "every 2 h", "paused")
         assert (changed["tokensPerDay"], changed["prompt"], "nextAt" in changed) == (500, CHAT["prompt"], False)
+        assert (await program.call("PATCH", path, {"agent": "main"}))[1]["agent"] == "main"
+        status, changed = await program.call("PATCH", path, {"agent": ""})
+        assert (status, "agent" in changed) == (200, False)
         assert (await program.call("POST", f"{path}/run"))[0] == 200
 
         async def has_run() -> bool:
