@@ -49,11 +49,13 @@ async def gateway(
     configured: Settings,
     before: Callable[[Daemon], None] = lambda _daemon: None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    *,
+    listen: bool = False,
 ) -> AsyncIterator[tuple[Daemon, LoopbackChannel]]:
     """Run a daemon and yield it with its loopback channel. `before` may change the daemon before it starts work."""
     async with (
         asyncio.timeout(DAEMON_TIMEOUT),
-        open_daemon(configured, listen=False, now=now) as daemon,
+        open_daemon(configured, listen=listen, now=now) as daemon,
         asyncio.TaskGroup() as tasks,
     ):
         before(daemon)

@@ -9,9 +9,9 @@ import yaml
 from promql_parser import Expr, MatchOp, VectorSelector
 
 from gateway.http.auth import load_or_make_token
-from tests.agent.wire.openai import OPENAI
-from tests.daemon.harness import ask
-from tests.daemon.models import talking
+from tests.agent.wire import OPENAI, serving
+from tests.daemon.harness import ask, gateway
+from tests.daemon.models import modelled, talking
 from tests.observability.scrape import ScrapedMetrics, scrape
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
@@ -79,7 +79,11 @@ async def scraped_node(folder: Path, database_url: str) -> ScrapedMetrics:
         "cluster": {"enabled": True, "address": "http://127.0.0.1:8420"},
         "http": {"token": "a-token-of-all-nodes"},
     }
-    async with talking(folder, OPENAI.answer("Hello."), **tables) as (_, chat, _daemon):
+    # A node that does not listen has no address, and gets no shards.
+    async with (
+        serving(OPENAI, OPENAI.answer("Hello.")) as server,
+        gateway(modelled(folder, server, **tables), listen=True) as (_, chat),
+    ):
         await ask(chat, "hello")
         return await scrape(folder / "data")
 
