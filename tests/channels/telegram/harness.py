@@ -1,8 +1,9 @@
 """Telegram channels for tests: one against a fake Bot API, or one in a whole gateway."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from channels.telegram import open_channel
@@ -68,10 +69,12 @@ def settings(folder: Path, api: FakeBotApi, **options: object) -> Settings:
 
 
 @asynccontextmanager
-async def gateway(configured: Settings, *, listen: bool = False) -> AsyncIterator[Daemon]:
+async def gateway(
+    configured: Settings, *, listen: bool = False, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> AsyncIterator[Daemon]:
     async with (
         asyncio.timeout(TEST_TIMEOUT),
-        open_daemon(configured, listen=listen) as daemon,
+        open_daemon(configured, listen=listen, now=now) as daemon,
         asyncio.TaskGroup() as tasks,
     ):
         started = asyncio.Event()
