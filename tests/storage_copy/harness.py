@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from config import Settings
 from config.files import make_private_directory
 from gateway.admin.archive import open_stores
@@ -12,13 +14,26 @@ from gateway.contract import Address, PeerKind, Sender
 from gateway.data_dir import DataDirLock
 from gateway.sessions import entries as e
 from gateway.spool import (
+    CONFIGURED,
     AddReminder,
+    AddRunUsage,
+    AddSchedule,
     AddUsage,
+    EndRun,
+    FireSchedule,
     MarkDelivered,
     MarkSending,
+    NewRun,
+    PauseSchedule,
+    Recurrence,
     ReminderContent,
+    RunState,
     SaveDraft,
+    ScheduleCheck,
+    ScheduleContent,
+    ScheduleState,
     SetFact,
+    Spool,
     StartTurn,
 )
 from gateway.spool.copies import TABLES
@@ -63,6 +78,7 @@ async def fill(configured: Settings) -> None:
             *(SetFact(name=f"guest.{name}", value='{"name": "\u2028"}') for name in ("zoë", "Ann", "ann", "_")),
             *(AddUsage(day="2026-03-01", person=person, model="m", input_tokens=7) for person in ("b", "a", "é")),
         )
+        await fill_schedules(spool)
         for number in range(3):
             await spool.commit(
                 AddReminder(
@@ -75,6 +91,48 @@ async def fill(configured: Settings) -> None:
                     max_total=10,
                 )
             )
+
+
+async def fill_schedules(spool: Spool) -> None:
+    """Store a schedule with runs and what they have cost, and one that was paused after a failure."""
+    check = ScheduleCheck(url="https://example.org/ü", pointer="/items/0", on_change=True)
+    made = ScheduleContent(
+        address=ANN,
+        maker=Sender(id="ann", name="Änn"),
+        prompt="news? 🗞",
+        when=Recurrence(cron="0 9 * * *", zone="Europe/Berlin"),
+        created_at=NOW,
+        check=check,
+        jitter=60.0,
+        cost_per_day=0.5,
+    )
+    configured = replace(made, maker=Sender(id="schedule:b", schedule="b"), when=Recurrence(every=60.0, start=NOW))
+    for name, about in (("a", made), (f"{CONFIGURED}b", configured)):
+        await spool.commit(
+            AddSchedule(id=name, scope=SCOPE, due_at=NOW, about=about, max_per_scope=10, max_total=10),
+            *(_run(name, number) for number in range(1, 4)),
+            AddRunUsage(schedule=name, number=3, day="2026-03-01", tokens=9, cost_micros=4),
+        )
+    failure = EndRun(schedule="a", number=3, state=RunState.FAILED, at=NOW, note="why?\u2028", failures=1)
+    await spool.commit(failure, PauseSchedule(id=f"{CONFIGURED}b", note="its last answer could not be delivered."))
+
+
+def _run(name: str, number: int) -> FireSchedule:
+    at = NOW + timedelta(days=number - 1)
+    return FireSchedule(
+        id=name,
+        due_at=at,
+        next_at=at + timedelta(days=1),
+        planned_at=at + timedelta(days=1),
+        at=at,
+        state=ScheduleState.ACTIVE,
+        run=NewRun(
+            number=number, state=RunState.RUNNING if number == 3 else RunState.DONE, planned_at=at, session=f"{SCOPE}#3"
+        ),
+        seen="digest\netag",
+        failures=0,
+        note="",
+    )
 
 
 def copy(

@@ -8,12 +8,14 @@ import pytest
 from gateway.admin.archive import open_stores
 from gateway.database.schema_check import differences
 from gateway.errors import CannotStart, Refused
+from gateway.sessions.session import NewSession
 from gateway.spool import SetFact
+from gateway.spool.copies import TABLES
 from gateway.storage_copy.copy import CopyProgress, OnProgress
 from tests.sessions.engines import ENGINES
 from tests.spool.samples import accept, send, take
 from tests.storage_copy.fixtures import NewStorage
-from tests.storage_copy.harness import SCOPE, contents, copy, exports, file_hashes, fill
+from tests.storage_copy.harness import ANN, SCOPE, contents, copy, exports, file_hashes, fill
 
 
 @pytest.mark.parametrize("target", ENGINES)
@@ -22,11 +24,28 @@ async def test_copy_has_everything(source: str, target: str, new_storage: NewSto
     old, new = new_storage(source), new_storage(target)
     await fill(old)
     before = contents(old)
+    assert {table for table in TABLES if not before[table]} <= {"deletions"}, "a copy of nothing proves nothing"
     report = copy(old, new)
     assert contents(new) == before
     assert contents(old) == before
     assert (report.sessions, report.archived, report.resumed, report.left_out) == (4, 2, 0, 0)
     assert await exports(new) == await exports(old)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_the_session_of_a_schedule_stays_apart_in_a_copy(engine: str, new_storage: NewStorage) -> None:
+    old, new, back = new_storage("files"), new_storage(engine), new_storage("files")
+    async with open_stores(old) as (manager, _):
+        await manager.start_new(SCOPE, agent="main", origin=ANN)
+        await manager.start_new(SCOPE, agent="main", origin=ANN, new=NewSession(is_apart=True))
+    copy(old, new)
+    copy(new, back)
+    for storage in (new, back):
+        async with open_stores(storage) as (manager, _):
+            assert (await manager.resolve_active(SCOPE, agent="main", origin=ANN)).number == 1
+            assert len(manager.list(SCOPE)) == 2
+            await manager.delete(SCOPE)
+            assert manager.active(SCOPE) is None, "the session of the schedule has become active"
 
 
 async def test_source_files_are_not_touched(new_storage: NewStorage) -> None:
