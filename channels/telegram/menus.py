@@ -87,12 +87,18 @@ class CommandMenus:
 
     async def _set_common(self) -> None:
         common, of_groups = self._menu(PeerKind.DIRECT), self._menu(PeerKind.GROUP)
-        if common != self._common:
-            await self._api.set_menu(common)
-        # Without a menu of their own, groups have the common one.
-        if of_groups != (self._of_groups or common) or of_groups != common:
-            await self._api.set_group_menu(of_groups)
+        before, before_of_groups = self._common, self._of_groups
+        # Set before the calls: a chat that writes during them gets its own menu.
         self._common, self._of_groups = common, of_groups
+        try:
+            if common != before:
+                await self._api.set_menu(common)
+            # Without a menu of their own, groups have the common one.
+            if of_groups != (before_of_groups or common) or of_groups != common:
+                await self._api.set_group_menu(of_groups)
+        except BaseException:
+            self._common, self._of_groups = before, before_of_groups
+            raise
 
     def _menu(self, kind: PeerKind) -> dict[str, str]:
         """Return the menu of a person without special rights in a chat of this kind."""
