@@ -11,21 +11,25 @@ from typing import BinaryIO
 Fsync = Callable[[int], None]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` with `data`, mode 0600. Readers see the old file or the new one, even after a power cut."""
-    with atomic_writer(path) as file:
+def write_atomically(path: Path, data: bytes, *, temporary_folder: Path | None = None) -> None:
+    """Replace `path` with `data`, mode 0600. Readers see the old file or the new one, even after a power cut.
+
+    `temporary_folder` is that of `atomic_writer`.
+    """
+    with atomic_writer(path, temporary_folder=temporary_folder) as file:
         file.write(data)
     fsync_directory(path.parent)
 
 
 @contextmanager
-def atomic_writer(path: Path, fsync: Fsync = os.fsync) -> Iterator[BinaryIO]:
+def atomic_writer(path: Path, fsync: Fsync = os.fsync, *, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
     """Yield a private temporary file that is fsynced and renamed to `path` at the end, or removed on an error.
 
-    The caller fsyncs the folder: until then a power cut may bring back the old file.
+    The caller fsyncs the folder: until then a power cut may bring back the old file. A crash leaves the temporary file
+    in the folder of `path`, or in the `temporary_folder` of the same file system.
     """
     # In the same folder, since a rename is atomic only within one file system. mkstemp creates it with mode 0600.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=temporary_folder or path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     with ExitStack() as cleanup:
         cleanup.callback(temporary.unlink, missing_ok=True)

@@ -94,6 +94,7 @@ from gateway.job import Job, JobSlots
 from gateway.lanes import Lanes
 from gateway.mcp.server import McpServers
 from gateway.memory.queue import MemoryChanges, MemoryQueue, leaving_operations
+from gateway.memory.store import delete_leftovers
 from gateway.metrics import Metrics
 from gateway.observability.housekeeping import DiskSpace, Housekeeping, SessionFlusher
 from gateway.observability.logging import also_hide
@@ -159,6 +160,7 @@ async def open_daemon(
         closing.enter_context(DataDirLock(directory))
         require_complete_restore(directory)
         await asyncio.to_thread(end_orphans)
+        await asyncio.to_thread(delete_leftovers, directory)
         lease = node_lease(settings) if settings.cluster.enabled else None
         spool, storage = await closing.enter_async_context(
             open_storage(settings, max_wait=START_TIMEOUT, shutdown=shutdown, lease=lease)

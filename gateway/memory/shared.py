@@ -12,7 +12,7 @@ import structlog
 from config.files import fsync_directory, make_private_directory, write_atomically
 from gateway.bounded import BoundedDict
 from gateway.memory.statement import Archived, Statement, parse
-from gateway.memory.store import MAX_BYTES, MemoryStore
+from gateway.memory.store import MAX_BYTES, MemoryStore, write_memory_file
 from gateway.private_files import read_private
 from gateway.shards import shard_of
 from gateway.spool import SetFact, Spool
@@ -156,7 +156,7 @@ def _write(folder: Path, stored: Mapping[str, str], notes: str | None) -> bool:
                 with suppress(FileNotFoundError):
                     if read_private(path) == content:
                         continue
-                write_atomically(path, content)
+                write_memory_file(path, content)
                 is_changed = True
             is_changed = _delete_repeated(folder, stored) or is_changed
     if notes is not None:

@@ -42,13 +42,29 @@ _ASIDE = ".corrupted"
 _NOTES = "notes.md"
 """Takes over the notes of older versions."""
 _ATTEMPTS = 20
-_TEMPORARY = re.compile(r"\..+\.(?:md|corrupted(?:-\d+)?)\.[a-z0-9_]{8}")
+_TEMPORARY = re.compile(r"\..+\.(?:md|jsonl|corrupted(?:-\d+)?)\.[a-z0-9_]{8}")
 """The names of files that `write_atomically` has begun. Those of editors look different."""
 
 
 def memory_folder(data_dir: Path, scope: str) -> Path:
     """Return the folder with the memory of a scope."""
     return data_dir / "memory" / file_name(scope).removesuffix(".jsonl")
+
+
+def write_memory_file(path: Path, content: bytes) -> None:
+    """Replace a file in the folder of a scope. What a crash leaves is next to that folder, see `delete_leftovers`."""
+    write_atomically(path, content, temporary_folder=path.parent.parent)
+
+
+def delete_leftovers(data_dir: Path) -> None:
+    """Delete files that a crash has cut while they were written. They may have text that was forgotten since.
+
+    No other process may write memory files now. One listing is enough, however many scopes there are.
+    """
+    with suppress(FileNotFoundError):
+        for name in os.listdir(data_dir / "memory"):  # noqa: PTH208 - thousands of names, and few match.
+            if _TEMPORARY.fullmatch(name):
+                (data_dir / "memory" / name).unlink(missing_ok=True)
 
 
 class Memory(Struct, frozen=True, kw_only=True):
@@ -164,7 +180,7 @@ class MemoryStore:
                 line for line in content.splitlines(keepends=True) if f"session {session}, seq ".encode() not in line
             )
             if kept != content:
-                write_atomically(path, kept)
+                write_memory_file(path, kept)
 
     def _replace(self, number: int, text: str | None) -> Statement:
         found: list[Statement] = []
@@ -206,7 +222,6 @@ class MemoryStore:
     def _change(self, change: Callable[[dict[str, _File]], None], *, last: str = "") -> Memory:
         """Read all files, change them, and write those that have changed: `last` at the end, which completes it."""
         with self.locked():
-            self._delete_leftovers()
             for attempt in range(_ATTEMPTS):
                 files = self._files()
                 number = _highest_number(files)
@@ -235,14 +250,8 @@ class MemoryStore:
         finally:
             os.close(folder)
 
-    def _delete_leftovers(self) -> None:
-        """Delete what a crash has cut while it was being written. It may have text of a session that was deleted."""
-        for path in self.folder.glob(".*"):
-            if _TEMPORARY.fullmatch(path.name):
-                path.unlink(missing_ok=True)
-
     def _files(self) -> dict[str, _File]:
-        """Return all memory files by name. Hidden files are those of editors, and of writes that a crash has cut."""
+        """Return all memory files by name. Hidden files are those of editors."""
         try:
             names = sorted(each.name for each in self.folder.iterdir() if each.suffix == ".md" and each.name[0] != ".")
         except FileNotFoundError:
@@ -259,7 +268,7 @@ class MemoryStore:
         if file.damaged:
             _keep_aside(path, file.damaged)
             log.warning("memory_file_damaged", file=str(path))
-        write_atomically(path, render(file.parts).encode())
+        write_memory_file(path, render(file.parts).encode())
         file.stamp, file.damaged, file.is_changed = _stamp(path), b"", False
 
     def _take_over_notes(self) -> None:
@@ -450,7 +459,7 @@ def _keep_aside(path: Path, content: bytes) -> None:
     while True:
         copy = path.with_name(f"{path.name}{_ASIDE}" if number == 1 else f"{path.name}{_ASIDE}-{number}")
         if not os.path.lexists(copy):
-            write_atomically(copy, content)
+            write_memory_file(copy, content)
             return
         if copy.is_file() and not copy.is_symlink() and read_private(copy) == content:
             return

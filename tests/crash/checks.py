@@ -248,5 +248,5 @@ def file_problems(spec: DaemonSpec, allowed: Allowed) -> Iterator[str]:
     inner = [path.relative_to(data_dir) for path in data_dir.rglob("*") if path.is_file()]
     # Coding agents keep their own files in these folders.
     half_written = [path for path in inner if "/." in f"/{path}" and path.parts[0] not in {"agents", "worktrees"}]
-    leftovers = [path.name for path in (*half_written, *data_dir.rglob("*.corrupt-*"))]
+    leftovers = [*half_written, *(path.relative_to(data_dir) for path in data_dir.rglob("*.corrupt-*"))]
     yield from (f"left behind: {name}" for name in leftovers)

@@ -1,5 +1,7 @@
 """Kills daemons at every kill point while sessions are archived into memory, resumed, pruned and deleted."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from gateway.memory import memory_folder
 from tests.crash.checks import SECRET
 from tests.crash.daemon_spec import CHANNEL, DaemonSpec
-from tests.crash.daemons import daemons
+from tests.crash.daemons import ROOT, daemons
 from tests.crash.engines import DATABASE_MODULES, ENGINES, NewStorage
 from tests.crash.fake_platform import Event
 from tests.crash.scale import SCALE
@@ -38,6 +40,15 @@ def check_memory(spec: DaemonSpec) -> None:
         if statements
     }
     assert found == {folder.name: sorted(REMEMBERED)}
+
+
+def test_a_start_deletes_what_a_death_at_any_point_of_a_write_has_left(tmp_path: Path) -> None:
+    """A start looks into one folder only, so a change must not leave anything in those of the scopes."""
+    command = [sys.executable, "-m", "tests.crash.memory_writer", str(tmp_path)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    deaths, cut, left = map(int, finished.stdout.split())
+    assert deaths > cut > 2, "no write was cut"
+    assert not left
 
 
 @pytest.mark.parametrize("engine", ENGINES)

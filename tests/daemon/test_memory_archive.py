@@ -288,6 +288,17 @@ async def test_a_memory_file_that_cannot_be_written_is_tried_again(tmp_path: Pat
         assert here.texts() == ["one"]
 
 
+async def test_a_start_deletes_a_memory_file_that_a_crash_has_cut(tmp_path: Path) -> None:
+    """The session that it is about may have been deleted, or wait for a model that is not there."""
+    left = tmp_path / "data/memory/.2026-11-19.md.abcdefgh"
+    async with world(tmp_path) as here:
+        await here.say("one", "/new")
+        await here.archived()
+    left.write_text(f"the {MARK} is mine")
+    async with world(tmp_path, session={"archive_to_memory": False}):
+        assert not left.exists()
+
+
 async def test_a_statement_that_a_person_has_written_is_known_to_the_archiver(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         MemoryStore(memory_folder(tmp_path / "data", SCOPE)).add([Statement(text="Tea, for all!")], day="2026-01-01")

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import Refused
 from gateway.memory import Archived, MemoryStore, Source, Statement
-from gateway.memory.store import MAX_BYTES, MAX_STATEMENTS, _File
+from gateway.memory.store import MAX_BYTES, MAX_STATEMENTS, _File, delete_leftovers
 
 DAY = "2026-11-19"
 
@@ -193,13 +193,16 @@ def test_a_session_that_has_got_another_number_takes_its_statements_along(store:
     assert texts(store) == ["other"]
 
 
-def test_files_that_a_crash_has_cut_are_deleted_and_those_of_editors_stay(store: MemoryStore) -> None:
+def test_files_that_a_crash_has_cut_are_deleted_and_those_of_editors_stay(store: MemoryStore, tmp_path: Path) -> None:
+    delete_leftovers(tmp_path)
     store.add([said("one")], day=DAY)
-    names = [f".{DAY}.md.in2oxyar", f".{DAY}.md.corrupted-2.a_b0c1d2", f".{DAY}.md.swp", ".notes", f".#{DAY}.md"]
-    for name in names:
-        (store.folder / name).write_text("half")
-    store.add([said("two")], day=DAY)
-    assert sorted(path.name for path in store.folder.glob(".*")) == sorted(names[2:])
+    cut = [f".{DAY}.md.in2oxyar", f".{DAY}.md.corrupted-2.a_b0c1d2", ".scope.jsonl.abcdefgh"]
+    others = [f".{DAY}.md.swp", ".notes", f".#{DAY}.md"]
+    for name in (*cut, *others):
+        (store.folder.parent / name).write_text("half")
+    delete_leftovers(tmp_path)
+    assert sorted(path.name for path in store.folder.parent.glob(".*")) == sorted(others)
+    assert texts(store) == ["one"]
 
 
 def test_an_outline_of_the_rest_keeps_up_to_where_a_model_has_read_a_session(store: MemoryStore) -> None:
