@@ -30,6 +30,8 @@ class Plan:
     backlog_limit: int = 20
     later: Sequence[Event] = ()
     """Events that come when all sessions that have ended are archived into memory."""
+    has_archivist: bool = True
+    """Whether a model archives them. Otherwise, outlines go into the memory."""
     check: Callable[[DaemonSpec], None] = lambda _spec: None
     """Checks what this scenario alone promises."""
     troubles: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -47,7 +49,7 @@ async def run(plan: Plan, daemons: Daemons, home: Path, new_storage: NewStorage)
             flavour=plan.flavour,
             busy=plan.busy,
             backlog_limit=plan.backlog_limit,
-            archives=bool(plan.later),
+            archives=bool(plan.later) and plan.has_archivist,
             storage=storage,
         )
         reached = await _run(plan, daemons, spec)

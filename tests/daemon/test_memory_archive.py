@@ -259,7 +259,7 @@ async def test_a_session_that_is_deleted_while_a_model_reads_it_is_not_written(t
         await until(here.server.idle.is_set)
         await here.say("next", "/new")
         await until(lambda: here.texts() == ["next"])
-        assert await here.daemon.spool.facts(WAITING_FACTS) == {}
+        await here.archived()
 
 
 async def test_what_is_said_while_a_model_reads_the_session_is_archived_when_it_leaves_again(tmp_path: Path) -> None:
