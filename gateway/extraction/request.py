@@ -6,6 +6,7 @@ only short texts with the number of a message that was shown are used.
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import islice
@@ -122,8 +123,8 @@ class PartCollector:
             if isinstance(entry, entries.User | entries.Assistant) and entry.content.strip():
                 is_agent = isinstance(entry, entries.Assistant)
                 speaker = "" if isinstance(entry, entries.Assistant) else entry.sender_name or entry.sender
-                # The text of an edit that became a message of its own has no seq.
-                seq = entry.seq or (messages[-1].seq if messages else self._upto)
+                # The text of an edit that became a message of its own has no seq. The numbers must not fall.
+                seq = entry.seq or (messages[-1].seq if messages else self._kept[0].seq)
                 messages.append(Said(seq=seq, at=entry.ts, speaker=speaker, is_agent=is_agent, text=entry.content))
         return Part(messages=tuple(messages), upto=self._upto, is_last=is_last)
 
@@ -143,10 +144,12 @@ def build_request(part: Part, known: Sequence[Statement], *, fits: Callable[[str
             for said in part.messages
         ]
         text = json.dumps({"known": quoted, "messages": items}, ensure_ascii=False)
-        if fits(text) or len(part.messages) <= 1:
+        # The text of an edit has the seq of the message before it. They stay together: the next part begins after it.
+        seqs = [message.seq for message in part.messages]
+        kept = bisect_left(seqs, seqs[len(seqs) // 2]) or bisect_right(seqs, seqs[0])
+        if fits(text) or kept == len(seqs):
             return Prompt(system=SYSTEM, messages=(UserMessage(text=text, is_ours=True),)), part
-        kept = part.messages[: len(part.messages) // 2]
-        part = Part(messages=kept, upto=part.messages[len(kept)].seq - 1, is_last=False)
+        part = Part(messages=part.messages[:kept], upto=seqs[kept] - 1, is_last=False)
 
 
 def read_answer(answer: str, part: Part, number: int) -> list[Statement]:

@@ -111,6 +111,22 @@ def test_a_model_with_a_small_context_gets_the_beginning_first() -> None:
     assert (shown.upto, shown.is_last) == (17, False)
 
 
+def test_a_shorter_request_always_reaches_further_than_the_last_one() -> None:
+    """Otherwise a model with a small context would be asked the same for ever."""
+    edit = entries.Edit(event_id="gone", content="edited")
+    for whole in (
+        collected(edit, entries.User(content="one"), entries.User(content="two")),
+        collected(entries.User(content="one"), edit, edit, entries.User(content="two")),
+    ):
+        seqs = [message.seq for message in whole.messages]
+        assert seqs == sorted(seqs)
+        _, shown = build_request(whole, [], fits=lambda _text: False)
+        assert shown.messages[-1].seq <= shown.upto < whole.upto
+        assert all(message.seq > shown.upto for message in whole.messages[len(shown.messages) :])
+    same = Part(messages=(part("a").messages[0],) * 3, upto=14, is_last=True)
+    assert build_request(same, [], fits=lambda _text: False)[1] == same
+
+
 def test_statements_name_their_message() -> None:
     found = read_answer('Sure:\n```json\n[{"seq": 16, "text": "Ada likes\\n tea."}]\n```', part("a", "b"), 3)
     assert found == [Statement(text="Ada likes tea.", sources=(Source(3, 16),))]
