@@ -257,16 +257,19 @@ class MemoryArchiver:
 
         Raises `_NotNow`, or an error that is worth another attempt.
         """
-        meta = await self._find(key)
-        if meta is None:
-            return ()
-        agent = None if is_outline else self._agents.for_memory(meta.agent)
-        if agent is not None:
-            self._require_usable(agent)
-        elif prefix == OUTLINED_FACTS:
-            raise _NotNow
-        name = meta.id if _WRITABLE_ID.fullmatch(meta.id) else derived_id(key)
         while True:
+            # Before each part: a reload or a person may have changed something since the last one.
+            meta = await self._find(key)
+            if meta is None:
+                return ()
+            if not self._live.settings.session.archive_to_memory:
+                raise _NotNow
+            agent = None if is_outline else self._agents.for_memory(meta.agent)
+            if agent is not None:
+                self._require_usable(agent)
+            elif prefix == OUTLINED_FACTS:
+                raise _NotNow
+            name = meta.id if _WRITABLE_ID.fullmatch(meta.id) else derived_id(key)
             folder = await self._context.fetch_memory(meta.scope)
             memory = await asyncio.to_thread(MemoryStore(folder).read)
             part = await self._next_part(meta, memory, name)
@@ -287,7 +290,6 @@ class MemoryArchiver:
             if agent is None or part.is_last:
                 return () if prefix == OUTLINED_FACTS else (outlined,)
             await asyncio.sleep(_PAUSE)
-            self._require_usable(agent)
 
     async def _find(self, key: str) -> SessionMeta | None:
         """Return a session of the list or the archive; None if it is gone."""

@@ -308,6 +308,23 @@ async def test_a_statement_that_a_person_has_written_is_known_to_the_archiver(tm
         assert [(each.text, each.sources) for each in here.memory().statements] == [("Tea, for all!", (Source(1, 3),))]
 
 
+async def test_the_next_part_of_a_long_session_is_read_with_the_settings_of_then(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    answer = OPENAI.answer('[{"seq": 3, "text": "the first part"}]')
+    async with world(tmp_path, [answer[0], gate, *answer[1:]]) as here:
+        await here.say(*(f"{number} {'x' * 3_900}" for number in range(12)), "/new")
+        await until(lambda: here.model.asked)
+        tables = {"session": {"archive_to_memory": True}, "memory": {"model": "house/other"}}
+        await here.daemon.reload(modelled(tmp_path, here.server, **tables))
+        gate.set()
+        await here.archived()
+        seqs = [each["seq"] for asked in here.model.asked for each in asked["messages"]]
+        assert seqs == sorted(set(seqs))
+        models = [asked.body["model"] for asked in here.server.requests][-len(here.model.asked) :]
+        assert models == ["small", *["other"] * (len(models) - 1)]
+        assert len(models) > 1
+
+
 async def test_a_long_session_is_archived_in_parts(tmp_path: Path) -> None:
     async with world(tmp_path, session={"max_messages": 2}) as here:
         await here.say(*(f"{number} {'x' * 3_900}" for number in range(12)), "/new")
