@@ -11,12 +11,12 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from time import time_ns
-from typing import Protocol
+from typing import Annotated, Protocol
 from uuid import uuid4
 
 import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from config import SessionSettings
 from config.types import PROGRAM_CHANNELS
@@ -46,7 +46,7 @@ class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queued: int
     """When it was queued, in nanoseconds. A session that is queued once more has another value."""
     failures: int = 0
-    retry_at: datetime | None = None
+    retry_at: Annotated[datetime, Meta(tz=True)] | None = None
 
 
 class ForgetSession(Struct, frozen=True, kw_only=True, tag="forget_session"):

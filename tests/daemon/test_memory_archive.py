@@ -16,6 +16,7 @@ from gateway.daemon import Daemon
 from gateway.extraction.archiver import ARCHIVIST, MAX_FAILURES
 from gateway.memory import Memory, MemoryStore, Source, Statement, memory_folder
 from gateway.memory.queue import CHANGE_FACTS, OUTLINED_FACTS, WAITING_FACTS
+from gateway.spool import SetFact
 from tests.agent.wire.openai import OPENAI
 from tests.agent.wire.server import Reply, WireServer, serving
 from tests.daemon.archivist import Archivist
@@ -297,6 +298,16 @@ async def test_a_start_deletes_a_memory_file_that_a_crash_has_cut(tmp_path: Path
     left.write_text(f"the {MARK} is mine")
     async with world(tmp_path, session={"archive_to_memory": False}):
         assert not left.exists()
+
+
+async def test_a_row_that_a_person_has_damaged_keeps_no_session_waiting(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        for key, value in (("a", "{}"), ("b", '{"queued":1,"retry_at":"2026-11-19T00:00:00"}')):
+            fact = SetFact(name=f"{WAITING_FACTS}agent:main:loopback:direct:{key}", value=value)
+            await here.daemon.spool.commit(fact)
+        await here.say("one", "/new")
+        await here.archived()
+        assert here.texts() == ["one"]
 
 
 async def test_a_statement_that_a_person_has_written_is_known_to_the_archiver(tmp_path: Path) -> None:
