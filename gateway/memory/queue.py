@@ -216,6 +216,8 @@ def _apply(store: MemoryStore, facts: Mapping[str, str]) -> None:
                 store.forget_session(change.session, change.id, since=change.since)
             case ForgetStatement() if _has(store, change.number):
                 store.forget(change.number)
+            case ForgetStatement():
+                store.forget_copies(change.number)
             case EditStatement() if _has(store, change.number):
                 store.edit(change.number, change.text)
 

@@ -42,6 +42,8 @@ _ASIDE = ".corrupted"
 _NOTES = "notes.md"
 """Takes over the notes of older versions."""
 _ATTEMPTS = 20
+_BLOCK = re.compile(rb"[^\n]*(?:\n  [^\n]*)*(?:\n|\Z)")
+"""A line of a memory file, and the indented lines after it that belong to it."""
 _TEMPORARY = re.compile(r"\..+\.(?:md|jsonl|corrupted(?:-\d+)?)\.[a-z0-9_]{8}")
 """The names of files that `write_atomically` has begun. Those of editors look different."""
 
@@ -138,7 +140,13 @@ class MemoryStore:
 
     def forget(self, number: int) -> Statement:
         """Remove a statement and return it. Raises `Refused` if there is none of that number."""
-        return self._replace(number, None)
+        forgotten = self._replace(number, None)
+        self.forget_copies(number)
+        return forgotten
+
+    def forget_copies(self, number: int) -> None:
+        """Remove a statement from damaged files that were kept. Its number is that of no other statement."""
+        self._clean_copies(re.compile(rb"[-*+] +\[%d\]" % number).match)
 
     def edit(self, number: int, text: str) -> Statement:
         """Change the text of a statement, and return the old one. Raises `Refused` if there is none of that number."""
@@ -174,11 +182,13 @@ class MemoryStore:
                             del file.parts[at]
 
         self._change(remove)
+        self._clean_copies(re.compile(rb"session %d, seq " % session).search)
+
+    def _clean_copies(self, is_gone: Callable[[bytes], object]) -> None:
+        """Remove items with their indented lines from damaged files that were kept."""
         for path in sorted(self.folder.glob(f"*{_ASIDE}*")):
             content = read_private(path)
-            kept = b"".join(
-                line for line in content.splitlines(keepends=True) if f"session {session}, seq ".encode() not in line
-            )
+            kept = b"".join(block for block in _BLOCK.findall(content) if not is_gone(block))
             if kept != content:
                 write_memory_file(path, kept)
 

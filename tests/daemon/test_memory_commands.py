@@ -123,7 +123,9 @@ async def test_damaged_files_are_named_and_nothing_is_lost(tmp_path: Path) -> No
         assert f"{DAY}.md has lines that are not text." in await say(chat, "/memory")
         await say(chat, "/memory forget 2")
         assert texts(tmp_path) == ["Ada lives in Lisbon."]
-        assert path.with_name(f"{path.name}.corrupted").read_bytes() == damaged
+        kept = path.with_name(f"{path.name}.corrupted").read_bytes()
+        assert kept == damaged.replace(b"- [2] Ada likes tea. (session 3, seq 15)\n", b"")
+        assert b"tea" not in kept
         assert "is a copy of a damaged file. Repair it by hand, or delete it." in await say(chat, "/memory")
 
 

@@ -193,6 +193,18 @@ def test_a_session_that_has_got_another_number_takes_its_statements_along(store:
     assert texts(store) == ["other"]
 
 
+def test_what_is_forgotten_leaves_damaged_files_that_were_kept(store: MemoryStore) -> None:
+    store.add([said("first\nsecret", 3), said("other", 5), said("hidden", 6)], day=DAY)
+    file = store.folder / f"{DAY}.md"
+    file.write_bytes(file.read_bytes() + b"- \xff damaged\n")
+    copy = store.folder / f"{DAY}.md.corrupted"
+    store.forget(3)
+    assert b"hidden" not in copy.read_bytes()
+    assert b"secret" in copy.read_bytes()
+    store.forget_session(3)
+    assert copy.read_bytes().splitlines()[2:] == [b"- [2] other (session 5, seq 2)", b"- \xff damaged"]
+
+
 def test_files_that_a_crash_has_cut_are_deleted_and_those_of_editors_stay(store: MemoryStore, tmp_path: Path) -> None:
     delete_leftovers(tmp_path)
     store.add([said("one")], day=DAY)
