@@ -1,4 +1,6 @@
 import asyncio
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,7 +89,7 @@ MODULES = {
 
 
 @pytest.fixture
-def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install a third party's distribution with channels that are each broken in a different way."""
     package, metadata = tmp_path / "stranger_channels", tmp_path / "strangers_package-1.0.dist-info"
     package.mkdir()
@@ -100,6 +102,9 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers-package\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[gatehouse.channels]\n{points}\n")
     monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for module in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        del sys.modules[module]
 
 
 def test_an_unknown_channel_is_refused_with_a_list_of_the_installed_ones() -> None:

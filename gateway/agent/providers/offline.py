@@ -163,14 +163,16 @@ def _answer(intent: str, match: re.Match[str], messages: Sequence[Message]) -> R
             return _INTRODUCTION
 
 
-_INLINE_MARKUP = re.compile(r"[\\`*\[\]<~]|&(?=#?\w)|(?<![^\W_])_|_(?![^\W_])")
+_INLINE_MARKUP = re.compile(r"[\\`*<~$]|&(?=#?\w)|(?<![^\W_])_|_(?![^\W_])")
+_BRACKETS = str.maketrans({"[": "&#91;", "]": "&#93;"})
+"""Escaped with a backslash, brackets would be those of a formula."""
 _LEADING_MARKUP = re.compile(r"^(\d{0,9})([#>+=.)-])")
 
 
 def _quote(text: str) -> str:
     """Quote a person's text literally: Markdown characters in it are escaped."""
     escaped = _INLINE_MARKUP.sub(r"\\\g<0>", excerpt(text[: 4 * _QUOTE_CHARS], _QUOTE_CHARS))
-    return "> " + _LEADING_MARKUP.sub(r"\1\\\2", escaped)
+    return "> " + _LEADING_MARKUP.sub(r"\1\\\2", escaped).translate(_BRACKETS)
 
 
 _NAME = re.compile(r"\b(?i:my name is|my name['\u2019]s) (?P<name>\w[\w'-]*(?: [A-Z][\w'-]*){0,3})")
