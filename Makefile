@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Without bytecode, every process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test coverage crash cluster powerloss systemd clients agents lint bench soak lock clean
+.PHONY: help run test coverage crash cluster powerloss systemd clients agents lint bench site soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -60,6 +60,9 @@ tools: $(VENV)/.dev-ready
 bench: $(VENV)/.dev-ready  ## Measure against the targets in docs/performance.md.
 	@$(BIN)/python -m compileall -q config gateway channels
 	$(BIN)/python -m bench
+
+site: $(VENV)/.dev-ready  ## Build the documentation as a website, into site/.
+	$(BIN)/python -m website
 
 soak: $(VENV)/.dev-ready  ## Play a busy day in a few minutes and check that nothing grows. (SOAK="MESSAGES CHATS" for another size)
 	$(BIN)/python -m bench.soak $(SOAK)
