@@ -32,11 +32,17 @@ _DURATION = re.compile(
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_SPAN = re.compile(r"(?P<amount>\d{1,6})\s*(?P<unit>[smhdw])[a-z]*", re.IGNORECASE)
-_EVERY = re.compile(rf"every\s+(?:{_SPAN.pattern}|(?P<single>hour|day|week))", re.IGNORECASE)
+_SPAN = re.compile(
+    r"(?P<amount>\d{1,6})\s*"
+    r"(?P<unit>s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:rs?|ours?)?|d(?:ays?)?|w(?:ks?|eeks?)?)",
+    re.IGNORECASE,
+)
+_EVERY = re.compile(rf"every\s+(?:{_SPAN.pattern}|(?P<single>minute|hour|day|week))", re.IGNORECASE)
 _ON_DAYS = re.compile(
-    r"(?P<days>daily|weekdays|weekends|(?:mon|tues|wednes|thurs|fri|satur|sun)days?)\s+(?:at\s+)?"
-    r"(?P<hour>[01]?\d|2[0-3])[:.](?P<minute>[0-5]\d)",
+    r"(?:every\s+)?(?P<days>daily|day|morning|weekdays?|weekends?|(?:mon|tues|wednes|thurs|fri|satur|sun)days?)\s+"
+    r"(?:(?:at\s+)?(?P<hour>[01]?\d|2[0-3])[:.](?P<minute>[0-5]\d)"
+    r"|(?:at\s+)?(?P<half_hour>1[0-2]|0?[1-9])(?:[:.](?P<half_minute>[0-5]\d))?\s*(?P<half>am|pm)"
+    r"|at\s+(?P<full_hour>[01]?\d|2[0-3]))",
     re.IGNORECASE,
 )
 _TIME = re.compile(
@@ -44,7 +50,7 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _CRON_FIELD = re.compile(r"[\d*][\d*/,\-#L]*|(?:[a-z]{3}[,-]?)+|L", re.IGNORECASE)
-_DAYS = {"daily": "*", "weekdays": "1-5", "weekends": "6,0"}
+_DAYS = {"daily": "*", "day": "*", "morning": "*", "weekday": "1-5", "weekend": "6,0"}
 _WEEK = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LEADING_WORD = re.compile(r"(?:at|in|on)\s+", re.IGNORECASE)
 _HORIZON = 60
@@ -76,19 +82,23 @@ def parse_due_time(when: str, *, now: datetime, zone: tzinfo) -> DueTime:
 def parse_recurrence(when: str, *, now: datetime, zone: tzinfo, zone_name: str, min_interval: float) -> Recurrence:
     """Parse how people write when a schedule runs. Raises `Refused` with the reason.
 
-    That is a cron line, `every 30m`, `daily 8:00`, `weekdays 8:00`, `mondays 8:00`, or a time as for reminders.
+    That is a cron line, `every 30m`, `daily 8:00`, `every weekday at 8`, `mondays 8 am`, or a time as for reminders.
     """
     when = " ".join(when.split())
     if len(when) > _MAX_CHARS:
         raise Refused("that is too long for a time")
     if (every := _EVERY.fullmatch(when)) is not None:
         single = every["single"]
-        amount, unit = (1, single[0]) if single else (int(every["amount"]), every["unit"])
+        amount, unit = (1, single[0]) if single else (int(every["amount"]), every["unit"][0])
         recurrence = Recurrence(every=float(amount * _UNITS[unit.lower()]), start=now)
     elif (days := _ON_DAYS.fullmatch(when)) is not None:
         named = days["days"].lower()
-        on = _DAYS.get(named) or str(_WEEK.index(named[:3]))
-        recurrence = Recurrence(cron=f"{int(days['minute'])} {int(days['hour'])} * * {on}", zone=zone_name)
+        on = _DAYS.get(named.removesuffix("s")) or str(_WEEK.index(named[:3]))
+        hour = int(days["hour"] or days["full_hour"] or days["half_hour"])
+        if days["half"]:
+            hour = hour % 12 + 12 * (days["half"].lower() == "pm")
+        minute = int(days["minute"] or days["half_minute"] or 0)
+        recurrence = Recurrence(cron=f"{minute} {hour} * * {on}", zone=zone_name)
     elif len(when.split()) == _CRON_FIELDS:
         recurrence = Recurrence(cron=when, zone=zone_name)
     else:
@@ -101,7 +111,7 @@ def parse_recurrence(when: str, *, now: datetime, zone: tzinfo, zone_name: str, 
 def count_words_of_time(words: Sequence[str]) -> int:
     """Return how many of the first words of a text say when something happens: as many as can belong to it, or 0."""
     for length in range(min(len(words), _CRON_FIELDS), 0, -1):
-        text = " ".join(words[:length])
+        text = " ".join(words[:length]).removesuffix(",")
         rest = _spelled_out(text)
         is_cron = length == _CRON_FIELDS and all(_CRON_FIELD.fullmatch(word) for word in words[:length])
         if is_cron or _EVERY.fullmatch(text) or _ON_DAYS.fullmatch(text) or _TIME.fullmatch(rest):
@@ -113,7 +123,7 @@ def _spelled_out(when: str) -> str:
     """Return a time as `parse_due_time` reads it: without `at`, and `in 20m` as an ISO duration."""
     rest = _LEADING_WORD.sub("", when, count=1)
     span = _SPAN.fullmatch(rest)
-    return rest if span is None else f"PT{int(span['amount']) * _UNITS[span['unit'].lower()]}S"
+    return rest if span is None else f"PT{int(span['amount']) * _UNITS[span['unit'][0].lower()]}S"
 
 
 def check_recurrence(
@@ -158,7 +168,7 @@ def parse_span(text: str) -> float:
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise Refused(f"{excerpt(text, 40)!r} is not a duration. Write it like 90s, 5m or 2h")
-    return float(int(found["amount"]) * _UNITS[found["unit"].lower()])
+    return float(int(found["amount"]) * _UNITS[found["unit"][0].lower()])
 
 
 def following(recurrence: Recurrence, after: datetime, zone: tzinfo) -> datetime | None:

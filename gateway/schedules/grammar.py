@@ -8,11 +8,14 @@ from msgspec.structs import replace
 from gateway.errors import Refused
 from gateway.scheduler.recurrence import count_words_of_time, parse_span
 from gateway.spool import ScheduleCheck, ScheduleContent
+from gateway.text import excerpt
 
 EXAMPLE = '/schedule add "0 8 * * *" Look at the news and tell me'
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
 _QUOTED = re.compile(r'"([^"]*)"\s*')
 _OPTION = re.compile(r'([a-z_]+)=(?:"([^"]*)"|(\S+))(?:\s+|$)')
+_MORE_TIME = re.compile(r"(?:at|on)\s+\S+", re.IGNORECASE)
+"""What a person may write after an interval, which would otherwise become the begin of the prompt."""
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 OPTIONS = (
     *("zone", "agent", "session", "missed", "jitter", "deliver"),
@@ -36,7 +39,12 @@ def split_addition(argument: str) -> tuple[str, dict[str, str], str]:
             raise Refused(
                 f"When shall it run? Begin with the time, like {EXAMPLE}. It may also be every 2h, or daily 8:00."
             )
-        when, at = "".join(words[:length]).strip(), sum(map(len, words[:length]))
+        when, at = "".join(words[:length]).strip().removesuffix(","), sum(map(len, words[:length]))
+        if when.lower().startswith("every") and (more := _MORE_TIME.match(text, at)) is not None:
+            raise Refused(
+                f"I don't understand the time after {when}: {excerpt(more[0], 40)}. Write it like daily 8:00 or "
+                f'mondays 9:30, or as a cron line. If it belongs to the prompt, write "{when}" in quotes.'
+            )
     options: dict[str, str] = {}
     while (option := _OPTION.match(straight, at)) is not None and option[1] in OPTIONS:
         options[option[1]] = option[2] if option[2] is not None else option[3]

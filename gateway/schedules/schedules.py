@@ -196,7 +196,10 @@ class Schedules:
 
     def parse(self, when: str, zone_name: str = "") -> Recurrence:
         """Parse how people write when a schedule runs. Raises `Refused`."""
-        zone = zone_of(Recurrence(zone=zone_name), self.zone)
+        try:
+            zone = zone_of(Recurrence(zone=zone_name), self.zone)
+        except Refused as reason:
+            raise Refused(f"{_sentence(str(reason))}. Write it like Europe/Berlin.") from reason
         interval = self._live.settings.limits.schedule_interval
         try:
             return parse_recurrence(when, now=self.now(), zone=zone, zone_name=zone_name, min_interval=interval)

@@ -208,6 +208,13 @@ async def test_pausing_resuming_running_and_deleting(tmp_path: Path, clock: Cloc
     assert len(server.requests) == 2
 
 
+async def test_an_unknown_zone_is_refused_with_an_example(tmp_path: Path, clock: Clock) -> None:
+    async with gateway(scheduled(tmp_path), now=clock) as (_, chat):
+        assert (await told(chat, "/schedule add daily 8:00 zone=Mars/Olympus Tell me")).text == (
+            "This system does not know the time zone 'Mars/Olympus'. Write it like Europe/Berlin."
+        )
+
+
 async def test_deliver_sends_the_text_without_a_model(tmp_path: Path, clock: Clock) -> None:
     async with serving(OPENAI) as server, gateway(scheduled(tmp_path, server), now=clock) as (daemon, chat):
         await told(chat, "/schedule add in 30m deliver=yes Take your pills!")
