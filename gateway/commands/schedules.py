@@ -1,7 +1,7 @@
 """Commands that make, list and change schedules."""
 
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 
 from gateway.commands.command import Answer, Call, Handlers, parse_number
@@ -14,7 +14,7 @@ from gateway.schedules.schedules import Action
 from gateway.sessions.keys import parse_key
 from gateway.spool import CONFIGURED, Operation, RunState, ScheduleRow, ScheduleRun, ScheduleState, Spool
 from gateway.text import excerpt
-from gateway.text.plain import count
+from gateway.text.plain import count, duration
 
 TEXT_WIDTH = 60
 RUNS_SHOWN = 10
@@ -78,6 +78,14 @@ class ScheduleCommands:
         ]
         if any(budget):
             lines.append(f"Budget: {', '.join(filter(None, budget))}")
+        options = [
+            "sends its text without a model" if about.delivers else "",
+            "writes into the session of this chat" if not about.is_apart and not about.delivers else "",
+            "skips times that were missed" if about.is_skipped_if_missed else "",
+            f"runs up to {duration(timedelta(seconds=about.jitter))} late" if about.jitter else "",
+        ]
+        if any(options):
+            lines.append(f"Options: {', '.join(filter(None, options))}")
         lines += ["", about.prompt] if about.prompt else []
         toggle = Action.RESUME if row.state is ScheduleState.PAUSED else Action.PAUSE
         actions = [Action.RUN, toggle, *([] if row.id.startswith(CONFIGURED) else [Action.DELETE])]
@@ -109,6 +117,9 @@ class ScheduleCommands:
         text = f"Schedule {row.number} {_DONE[action].format(number=row.number)}"
         if row.is_running and action in {Action.PAUSE, Action.DELETE}:
             text += " A run is under way, and goes on. /stop ends it."
+        if action is Action.RUN and (row.about.check is not None or row.failures):
+            when = "when it works again" if row.failures else "if its check finds something"
+            text += f" You hear from it {when}. /schedule history {row.number} shows how it went."
         return Answer(text=text, commit=commit)
 
     async def _find(self, call: Call, command: str, *, ended: bool = False) -> ScheduleRow:

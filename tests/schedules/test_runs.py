@@ -208,6 +208,17 @@ async def test_pausing_resuming_running_and_deleting(tmp_path: Path, clock: Cloc
     assert len(server.requests) == 2
 
 
+async def test_a_schedule_is_shown_with_its_options(tmp_path: Path, clock: Clock) -> None:
+    async with gateway(scheduled(tmp_path), now=clock) as (_, chat):
+        await told(chat, "/schedule add daily 8:00 session=chat missed=skip jitter=5m url=http://127.0.0.1/ Tell me")
+        shown = (await told(chat, "/schedule show 1")).text
+        assert "\nCheck: http://127.0.0.1/\n" in shown
+        options = ("writes into the session of this chat", "skips times that were missed", "runs up to 5 min late")
+        assert f"\nOptions: {', '.join(options)}\n" in shown
+        ran = (await told(chat, "/schedule run 1")).text
+        assert ran.startswith("Schedule 1 runs now. You hear from it if its check finds something.")
+
+
 async def test_an_unknown_zone_is_refused_with_an_example(tmp_path: Path, clock: Clock) -> None:
     async with gateway(scheduled(tmp_path), now=clock) as (_, chat):
         assert (await told(chat, "/schedule add daily 8:00 zone=Mars/Olympus Tell me")).text == (
