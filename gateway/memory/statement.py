@@ -5,7 +5,8 @@ A statement is one list item: its number, its text, and where it comes from:
     - [12] Ada lives in Lisbon. (session 3, seq 14)
 
 People edit these files, so anything else in them is kept as it is. An item, or a plain line, without a number is a
-statement too, and gets a number with the next change. Comments have what Gatehouse must know to add nothing twice.
+statement too if it has a word, and gets a number with the next change. Comments have what Gatehouse must know to add
+nothing twice.
 """
 
 import re
@@ -24,6 +25,8 @@ _ARCHIVED = re.compile(
 _LAST_NUMBER = re.compile(r"<!-- last number: (?P<number>[1-9][0-9]{0,8}) -->")
 _WORD = re.compile(r"""\w+|-(?=\d)|[^\w\s.,;:!?…"'`“”„«»‘’()\[\]{}*–—-]""")  # noqa: RUF001 - quotation marks.
 """A word, a sign such as + or €, or the minus of a number. Punctuation says nothing."""
+_SAYING = re.compile(r"[^\W_]|[^\x00-\x7f\s]")
+"""What a line of a person has at least. Rules, fences and the like have none of it."""
 _UNUSABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _INDENT = "  "
 
@@ -122,7 +125,7 @@ def parse(text: str, *, file: str = "") -> list[Part]:
             )
         elif found := _LAST_NUMBER.fullmatch(first):
             parts.append(LastNumber(int(found["number"])))
-        elif not first or first.startswith(("#", "<!--")):
+        elif first.startswith(("#", "<!--")) or not any(map(_SAYING.search, block)):
             parts += map(Other, block)
         else:
             parts.append(_statement(block, file))

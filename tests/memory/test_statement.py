@@ -48,6 +48,13 @@ def test_a_file_with_the_line_ends_of_windows_is_read() -> None:
     ]
 
 
+def test_a_line_without_a_word_is_no_statement() -> None:
+    text = "---\n- \n-\n* [ ]\n```\n[]\n___\n- 😀\n- 5\n- ---\n  tea\n- [6] ---\n"
+    found = [part for part in parse(text) if isinstance(part, Statement)]
+    assert [(each.number, each.text) for each in found] == [(0, "😀"), (0, "5"), (0, "---\ntea"), (6, "---")]
+    assert render(parse(text)) == text
+
+
 @given(st.text(max_size=200), st.booleans(), st.booleans())
 def test_no_text_is_taken_for_structure(text: str, is_outline: bool, is_noted: bool) -> None:  # noqa: FBT001 - hypothesis.
     statement = Statement(
