@@ -304,20 +304,29 @@ def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _role_problems(tables)
     yield from _cluster_problems(tables)
 
-    schedules = tables.get("schedules")
-    for number, schedule in enumerate(schedules if isinstance(schedules, list | tuple) else ()):
-        if isinstance(schedule, dict):
-            key = f"schedules[{number}]"
-            yield from _unknown(f"{key}.agent", schedule.get("agent"), "agent", agents)
-            yield from _unknown(f"{key}.role", schedule.get("role"), "role", tables.get("roles"))
-            chat = schedule.get("chat")
-            if isinstance(chat, str) and ":" in chat:
-                yield from _unknown(f"{key}.chat", chat.partition(":")[0], "channel", tables.get("channels"))
+    yield from _schedule_problems(tables)
 
     bindings = tables.get("bindings")
     for number, binding in enumerate(bindings if isinstance(bindings, list | tuple) else ()):
         if isinstance(binding, dict):
             yield from _unknown(f"bindings[{number}].agent", binding.get("agent"), "agent", agents)
+
+
+def _schedule_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    schedules, channels = tables.get("schedules"), tables.get("channels")
+    for number, schedule in enumerate(schedules if isinstance(schedules, list | tuple) else ()):
+        if not isinstance(schedule, dict):
+            continue
+        key = f"schedules[{number}]"
+        yield from _unknown(f"{key}.agent", schedule.get("agent"), "agent", tables.get("agents"))
+        yield from _unknown(f"{key}.role", schedule.get("role"), "role", tables.get("roles"))
+        chat = schedule.get("chat")
+        if isinstance(chat, str) and ":" in chat:
+            channel = chat.partition(":")[0]
+            yield from _unknown(f"{key}.chat", channel, "channel", channels)
+            if isinstance(channels, dict) and channel in channels:
+                account = schedule.get("chat_account", "default")
+                yield from _account_problems(f"{key}.chat_account", account, channels[channel])
 
 
 def _cluster_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
@@ -465,11 +474,19 @@ def _webhook_problems(channels: object) -> Iterator[Problem]:
         elif isinstance(where, dict) and where.get("enabled") is False:
             hint = f"set channels.{channel}.enabled to true, or choose another chat"
             yield Problem(key=key, message=f"the channel `{channel}` is not enabled", hint=hint)
-        elif isinstance(where, dict) and isinstance(where.get("accounts"), dict):
-            accounts = [*where["accounts"], *(["default"] if where.get("token") or not where["accounts"] else [])]
-            if str(hook.get("chat_account", "default")) not in accounts:
-                message, hint = "is not an account of that channel", f"use one of: {', '.join(sorted(accounts))}"
-                yield Problem(key=f"{key}_account", message=message, hint=hint)
+        else:
+            yield from _account_problems(f"{key}_account", hook.get("chat_account", "default"), where)
+
+
+def _account_problems(key: str, account: object, channel: object) -> Iterator[Problem]:
+    """Yield a problem if `account` is not an account of a channel, whose table this is."""
+    table = channel if isinstance(channel, dict) else {}
+    accounts = table.get("accounts") or {}
+    if isinstance(accounts, dict):
+        names = {*accounts, *(["default"] if table.get("token") or not accounts else [])}
+        if str(account) not in names:
+            hint = f"use one of: {', '.join(sorted(names))}"
+            yield Problem(key=key, message="is not an account of that channel", hint=hint)
 
 
 def _unknown(key: str, name: object, table: str, known: object) -> Iterator[Problem]:

@@ -49,8 +49,11 @@ class ScheduleApi:
     async def create(self, call: ApiCall) -> t.ScheduleInfo:
         body = call.body_as(t.NewScheduleBody)
         channel, _, peer = body.chat.partition(":")
-        if channel not in self._live.settings.channels:
+        settings = self._live.settings.channels.get(channel)
+        if settings is None:
             raise invalid(f"There is no channel `{channel}`. Write a chat like telegram:123456.")
+        if body.chat_account not in (accounts := settings.account_names()):
+            raise invalid(f"`{channel}` has no account `{body.chat_account}`. It has: {', '.join(accounts)}.")
         address = Address(
             channel=channel,
             kind=PeerKind(body.chat_kind),

@@ -92,6 +92,7 @@ async def test_a_schedule_of_the_configuration_can_only_be_paused(tmp_path: Path
         ({"chat": "telgram:1"}, "There is no channel"),
         ({"agent": "nobody"}, "There is no agent"),
         ({"prompt": ""}, "What shall I do then?"),
+        ({"chatAccount": "work"}, "`loopback` has no account `work`. It has: default."),
         ({"check": {}}, "a command or a url"),
         ({"check": {"command": "ls"}}, "needs the sandbox"),
         ({"check": {"url": "ftp://example.org"}}, "http:// or https://"),

@@ -130,6 +130,7 @@ async def test_a_disabled_channel_makes_a_schedule_fail_until_it_is_back(tmp_pat
         ('cron = "0 8 * * *"\nzone = "Mars/Base"', "is not a time zone"),
         ('cron = "0 8 * * *"\nagent = "nobody"', "this agent does not exist"),
         ('cron = "0 8 * * *"\nrole = "nobody"', "this role does not exist"),
+        ('every = 60\nchat_account = "work"', "is not an account of that channel"),
         ("every = 60\njitter = 50", "jitter of more than half"),
         ('cron = "0 8 * * *"\ncheck = { command = "ls", url = "https://example.org" }', "and not both"),
     ],
