@@ -18,6 +18,7 @@ from config.settings.schedules import ScheduleSettings
 from config.settings.sessions import ApiSettings, LimitSettings, MemorySettings, SessionSettings
 from config.settings.storage import StorageSettings
 from config.settings.tools import FileSettings, McpSettings, SkillSettings, ToolSettings, TranscriptionSettings
+from config.settings.tracing import TracingSettings
 from config.types import (
     PRIVATE_WORKSPACES,
     PROGRAM_CHANNELS,
@@ -75,6 +76,10 @@ class Settings(Table):
         default_factory=TranscriptionSettings, description="Transcription of voice messages."
     )
 
+    tracing: TracingSettings = Field(
+        default_factory=TracingSettings, description="Traces for an OpenTelemetry collector."
+    )
+
     # Empty tables are listed too: a default factory gets no validation context, so it would take `~` in data_dir from
     # the environment of this process and not from the given one. It would also build a validator of its own.
     BUILT_IN: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {
@@ -90,6 +95,7 @@ class Settings(Table):
         "skills": {},
         "files": {},
         "transcription": {},
+        "tracing": {},
         "agents": {"main": {}},
         "providers": {"offline": {"kind": ProviderKind.OFFLINE}},
         "channels": {"web": {}, "terminal": {}},

@@ -40,6 +40,10 @@ NEEDS_RESTART = frozenset(
         "storage.password",
         "storage.statement_timeout",
         "storage.url",
+        "tracing.endpoint",
+        "tracing.headers",
+        "tracing.sample_ratio",
+        "tracing.service_name",
     }
 )
 REOPENS_CHANNEL = frozenset(
@@ -286,6 +290,7 @@ def plan_reload(old: Settings, new: Settings, fixed_channels: Collection[str] = 
             "files": new.files.model_copy(update=_fixed_values("files", old.files)),
             "storage": new.storage.model_copy(update=_fixed_values("storage", old.storage)),
             "cluster": new.cluster.model_copy(update=_fixed_values("cluster", old.cluster)),
+            "tracing": old.tracing,
             "channels": channels,
         }
     )

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from config.errors import InvalidValue
-from config.secrets import context_of, expand_home, is_reference, resolve
+from config.secrets import Secret, context_of, expand_home, is_reference, resolve
 
 DAY = 86_400
 SLUG = "^[a-z0-9][a-z0-9_-]{0,63}$"
@@ -251,6 +251,7 @@ Flag = Annotated[bool, Field(strict=True)]
 Integer = Annotated[int, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Price = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Slug = Annotated[str, Field(pattern=SLUG)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -310,6 +311,24 @@ def check_url(value: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(check_url)]
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
+
+
+def _check_headers(headers: dict[str, Secret]) -> dict[str, Secret]:
+    for name, value in headers.items():
+        # Neither is quoted: a secret may have been written in the place of the name.
+        if not _HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value.reveal()):
+            raise InvalidValue(
+                "contains a name or a value that no HTTP header can have",
+                'write it like { Authorization = "env:NAME" }',
+            )
+    return headers
+
+
+Headers = Annotated[dict[Text, Secret], AfterValidator(_check_headers)]
+"""Headers of HTTP requests."""
 
 
 def _resolve_references(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401  # Each channel defines its own options.

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from config import LogLevel, ReloadPlan, Settings
@@ -122,6 +123,7 @@ from gateway.sessions import SessionManager
 from gateway.shards import Shards
 from gateway.spool import AddToOutbox, Spool, SpoolUnavailable
 from gateway.storage import START_TIMEOUT, database_name, open_storage
+from gateway.tracing import Tracer
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -133,6 +135,9 @@ from gateway.turns.revocation import Revocation
 from gateway.turns.runner import TurnRunner
 from gateway.turns.titles import TitleWriter
 from gateway.turns.usage import Meter
+
+if TYPE_CHECKING:
+    from gateway.observability.span_exporter import SpanExporter
 
 utc_now = partial(datetime.now, UTC)
 
@@ -252,6 +257,14 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
 
     live = Live(settings, token_book=TokenBook(now))
     metrics = Metrics()
+    tracer: Tracer | None = None
+    span_exporter: SpanExporter | None = None
+    if settings.tracing.endpoint is not None:
+        # Imported only if it is used. Without it, a gateway has no part that knows of traces but `NO_SPAN`.
+        from gateway.observability import span_exporter as exporter  # noqa: PLC0415 - see above.
+
+        span_exporter = exporter.SpanExporter(exporter.Collector.of(settings), metrics)
+        tracer = Tracer(span_exporter.add, sample_ratio=settings.tracing.sample_ratio)
     placement = Placement(live, spool, settings.cluster.labels)
     repos = Repositories(live, placement)
 
@@ -283,6 +296,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         metrics=metrics,
         may_receive=partial(may_receive, live),
         max_parts=partial(max_reply_parts, live),
+        tracer=tracer,
     )
 
     # Agents, and their costs.
@@ -490,7 +504,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         now=now,
         slots=slots,
     )
-    dispatcher = Dispatcher(turns, commands, reactions)
+    dispatcher = Dispatcher(turns, commands, reactions, tracer)
 
     # Inbound messages.
     inbox = Inbox(
@@ -504,6 +518,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         downloads=downloads,
         repos=repos,
         now=now,
+        tracer=tracer,
     )
     shards = Shards() if spool.shards is None else spool.shards
     arrivals = ArrivalQueue(spool, shards, placement, lambda inbound: intake.deliver(inbound))  # noqa: PLW0108 - made below.
@@ -800,6 +815,8 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         server=server,
         shutdown=shutdown,
         cluster=cluster,
+        tracer=tracer,
+        span_exporter=span_exporter,
         now=now,
     )
     return daemon

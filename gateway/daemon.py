@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -59,6 +59,7 @@ from gateway.sessions import SessionManager
 from gateway.sessions.keys import parse_key
 from gateway.sessions.storage.hidden import HiddenSessions
 from gateway.spool import GRANT_FACTS, ResetAttempts, Spool, SpoolBroken, SpoolUnavailable, WrongState
+from gateway.tracing import Tracer
 from gateway.turns.agents import AgentRegistry
 from gateway.turns.approvals import Approvals
 from gateway.turns.compaction import Compactor
@@ -66,6 +67,9 @@ from gateway.turns.grants import GrantBook
 from gateway.turns.runner import TurnRunner
 from gateway.turns.titles import TitleWriter
 from gateway.turns.usage import Meter
+
+if TYPE_CHECKING:
+    from gateway.observability.span_exporter import SpanExporter
 
 log = structlog.get_logger()
 
@@ -75,6 +79,8 @@ SCOPES_AT_ONCE = 1000
 SHARED_FACTS = (FACTS, OWNER_CHAT_FACTS, GRANT_FACTS, MIGRATION_FACTS, TOKEN_FACTS, SIGN_OUT_FACTS)
 """The prefixes of the facts that every node of a cluster has in memory."""
 
+TRACE_TIMEOUT = 3.0
+"""Seconds for the spans that are left to be sent. The rest is lost: traces never hold up a shutdown for long."""
 FINAL_TIMEOUT = 5.0
 """Seconds for stopped turns to end, and again for committed replies to be sent. The outbox keeps the rest."""
 
@@ -157,6 +163,8 @@ class Daemon:
     server: HttpServer
     shutdown: ShutdownRequest
     cluster: ClusterNode | None
+    tracer: Tracer | None
+    span_exporter: "SpanExporter | None"
     now: Callable[[], datetime]
     is_recovered: bool = False
     """The work of the last run is back in its lanes, so programs may send prompts."""
@@ -194,6 +202,8 @@ class Daemon:
                 start(self.tokens.run, name="tokens"),
                 start(self.stateless.run, name="openai:usage"),
             ]
+            if self.span_exporter is not None:
+                side_tasks.append(start(self.span_exporter.run, name="traces"))
             await self._recover()
             if self.cluster is not None:
                 side_tasks.append(start(self.cluster.run, name="cluster"))
@@ -323,6 +333,7 @@ class Daemon:
             reactions=self.reactions,
             metrics=self.metrics,
             run_outcomes=self.run_outcomes,
+            tracer=self.tracer,
             max_age=timedelta(seconds=self.live.settings.gateway.max_backlog_age),
             now=self.now(),
         )
@@ -448,6 +459,8 @@ class Daemon:
         self.events.close()
         await self.channels.stop()
         await self.mcp.stop()
+        if self.span_exporter is not None:
+            await self.shutdown.wait_for(self.span_exporter.flush(), TRACE_TIMEOUT)
         log.info("shutdown_finished", suspended=len(suspended))
 
     async def _drained(self) -> None:

@@ -2,6 +2,7 @@
 
 from asyncio import Semaphore
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -34,6 +35,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """Its turn was waiting for an approval when the daemon ended."""
     is_suspect: bool = False
     """Its turn may have crashed the daemon, at least twice."""
+    accepted_at: datetime | None = None
+    """When it was accepted, if a process before this one has done that."""
     collected: tuple["Job", ...] = ()
     """Later messages that the same turn answers."""
 
@@ -54,6 +57,7 @@ class Job(Struct, frozen=True, kw_only=True):
             is_resumed=row.state is not InboxState.RECEIVED,
             is_waiting=row.state is InboxState.WAITING,
             is_suspect=row.state is InboxState.RUNNING and row.attempts >= SUSPECT_AFTER,
+            accepted_at=row.accepted_at,
             collected=tuple(cls.from_row(each) for each in collected),
         )
 

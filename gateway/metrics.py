@@ -98,6 +98,8 @@ class Metrics:
         self.cost_micros: Counter[Labels] = Counter()
         self.archived: Counter[Labels] = Counter()
         """Sessions, or parts of them, that went into the memory, by outcome."""
+        self.spans: Counter[Labels] = Counter()
+        """Spans of traces by what became of them. Empty without tracing."""
         self.flushes = Histogram(_FLUSH_BOUNDS)
         self.lag = Histogram(_LAG_BOUNDS)
         self.last_events: dict[tuple[str, str], float] = {}

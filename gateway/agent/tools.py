@@ -20,6 +20,7 @@ from gateway.documents.conversion import DocumentConverter
 from gateway.errors import Refused
 from gateway.memory.statement import Statement
 from gateway.text import clean, excerpt
+from gateway.tracing import open_span
 
 P = ParamSpec("P")
 
@@ -362,6 +363,14 @@ class Toolbox:
             return _failure(call, f"There is no tool {excerpt(call.name, 80)!r}. {offer}")
         if call.fault:
             return _failure(call, call.fault)
+        about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.spec.name}
+        with open_span(f"execute_tool {tool.spec.name}", about) as span:
+            outcome = await self._run(tool, call, context)
+            if outcome.is_error:
+                span.fail("tool_failed")
+        return outcome
+
+    async def _run(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolOutcome:
         limit = self._deadline if tool.deadline is None else tool.deadline
         deadline = asyncio.timeout(limit)
         try:

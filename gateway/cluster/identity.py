@@ -19,6 +19,7 @@ _OWN_KEYS = {
     "gateway": {"data_dir", "workspace_root", "log_file", "log_format", "log_level", "repo_root"},
     "http": {"host", "port", "allowed_hosts", "open_metrics"},
     "storage": {"url", "password", "mirror"},
+    "tracing": {"endpoint", "headers", "sample_ratio", "service_name"},
 }
 """Settings that may differ between nodes."""
 

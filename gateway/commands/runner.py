@@ -23,6 +23,7 @@ from gateway.outbound.delivery import Delivery
 from gateway.routing import Routed
 from gateway.spool import InboxState, MarkSeen, Operation, SetInboxState, Spool, StartTurn
 from gateway.spool.spool import retry_while_unavailable
+from gateway.tracing import current_trace
 
 log = structlog.get_logger()
 
@@ -149,6 +150,8 @@ class CommandRunner:
         is_answered = has_access(self._live, job.inbound)
         done = SetInboxState(turn=job.turn, state=InboxState.ANSWERED if is_answered else InboxState.ABANDONED)
         await retry_while_unavailable(partial(self._commit, job.inbound, answer, done, scope=job.scope))
+        if (trace := current_trace()) is not None:
+            trace.settle([job], done.state, is_failure=answer.is_failure)
 
     async def _commit(
         self, inbound: Inbound, answer: Answer, done: Operation, *, scope: str, is_unknown: bool = False

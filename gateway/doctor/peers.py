@@ -18,6 +18,7 @@ from gateway.doctor.coding_agents import SANDBOX_FIX, check_coding_agents
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.doctor.media import media_checks
 from gateway.doctor.skills import check_skills
+from gateway.doctor.tracing import check_tracing
 from gateway.errors import AuthRejected, ChannelError, ModelUnavailable, ProviderFailed
 from gateway.mcp.server import McpServers
 from gateway.sandbox.bubblewrap import SandboxUnavailable
@@ -47,6 +48,7 @@ async def check_peers(
         check_sandbox(settings),
         *([check_search(settings.tools.search)] if settings.tools.search.engine else []),
         *media_checks(settings, deadline),
+        *([check_tracing(settings)] if settings.tracing.endpoint is not None else []),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(check, name=f"doctor:{number}") for number, check in enumerate(checks)]

@@ -28,6 +28,7 @@ from gateway.sessions import SessionManager, SessionMeta, SessionStatus
 from gateway.sessions.keys import session_key
 from gateway.sessions.session import NewSession
 from gateway.spool import AddToInbox, AddToOutbox, MarkSeen, Operation, Spool
+from gateway.tracing import Tracer
 from gateway.turns.runner import TurnRunner
 from gateway.turns.state import user_entry
 
@@ -71,6 +72,7 @@ class Inbox:
         downloads: AttachmentDownloads,
         repos: Repositories,
         now: Callable[[], datetime],
+        tracer: Tracer | None = None,
     ) -> None:
         self._live = live
         self._spool = spool
@@ -82,6 +84,7 @@ class Inbox:
         self._downloads = downloads
         self._repos = repos
         self._now = now
+        self._tracer = tracer
         self._random = Random()  # noqa: S311 - makes unique ids, not secrets
 
     async def accept(
@@ -94,12 +97,14 @@ class Inbox:
         apart: ApartSession | None = None,
         also: Sequence[Operation] = (),
         record: Callable[[str], Sequence[Operation]] = lambda _: (),
+        received: int,
     ) -> Job:
         """Commit a message, or a command that is not run at intake, and put it into its lane; or do neither.
 
         The message goes into the active session of its scope, into the session with the key `into`, or into the one
         that is `apart`. `also` is committed with it, and what `record` returns for the key of the session. Raises
-        `QueueFull` if too many messages are waiting. The caller holds the lock of the scope.
+        `QueueFull` if too many messages are waiting. The caller holds the lock of the scope. `received` is for its
+        trace: the `time_ns` before the checks.
         """
         scope = routed.scope
         is_reading = parsed is not None and parsed.command.kind is CommandKind.READING
@@ -140,7 +145,8 @@ class Inbox:
             job = Job(
                 # The id begins with the time, because neighbours in the spool's indexes are cheap. Random numbers of
                 # the operating system would cost more than the rest of this function.
-                turn=f"{time_ns() >> 10:014x}{self._random.getrandbits(72):018x}",
+                # Tracing takes it for the id of a trace.
+                turn=f"{(committing := time_ns()) >> 10:014x}{self._random.getrandbits(72):018x}",
                 inbound=inbound,
                 agent=routed.agent,
                 scope=scope,
@@ -157,6 +163,8 @@ class Inbox:
         finally:
             if is_started:
                 lanes.release(lane)
+        if self._tracer is not None:
+            self._tracer.message_accepted(job, received=received, committing=committing)
         return job
 
     async def _commit_and_enqueue(
@@ -268,13 +276,26 @@ def new_session_notice(sessions: SessionManager, scope: str) -> str:
 class Dispatcher:
     """Runs a job from a lane: as a turn of the agent, or as a command that waited for the turns before it."""
 
-    def __init__(self, turns: TurnRunner, commands: CommandRunner, reactions: WaitingReactions) -> None:
+    def __init__(
+        self,
+        turns: TurnRunner,
+        commands: CommandRunner,
+        reactions: WaitingReactions,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._turns = turns
         self._commands = commands
         self._reactions = reactions
+        self._tracer = tracer
 
     async def run(self, job: Job) -> Job | None:
         """Run `job`. Returns the next job of the lane if its turn has started in the commit that ended this one."""
+        if self._tracer is None:
+            return await self._run(job)
+        with self._tracer.running(job):
+            return await self._run(job)
+
+    async def _run(self, job: Job) -> Job | None:
         if job.command is None:
             return await self._turns.run(job)
         self._reactions.remove(job.turn)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
+from time import time_ns
 
 import structlog
 from msgspec.structs import replace
@@ -193,6 +194,7 @@ class Intake:
         It goes into the session with the key `into`, or else into the active session of its scope. `also` is committed
         with it. Raises `Refused`, `Duplicate`, or `NotAccepted` if the program may try again later.
         """
+        received = time_ns()
         if self._spool.shards is not None:
             if not self._spool.shards.serves(routed.scope):
                 raise HeldElsewhere(routed.scope)
@@ -204,7 +206,7 @@ class Intake:
             async with self.locked(routed.scope):
                 if self._placement.is_used and (session := self._sessions.find(into or "")) is not None:
                     await self._placement.require_now(routed.scope, self._placement.needed_by(session))
-                job = await self._inbox.accept(inbound, routed, into=into, also=also)
+                job = await self._inbox.accept(inbound, routed, into=into, also=also, received=received)
         except SpoolUnavailable as error:
             raise NotAccepted(str(error)) from error
         self._metrics.message_received(inbound.address, Verdict.ACCEPTED)
@@ -222,6 +224,7 @@ class Intake:
         It goes into the session that is `apart`, or else into the active one of its scope. What `record` returns for
         the key of that session is committed with it. Raises as `accept_prompt`.
         """
+        received = time_ns()
         if self._spool.shards is not None:
             if not self._spool.shards.serves(routed.scope):
                 raise HeldElsewhere(routed.scope)
@@ -233,7 +236,7 @@ class Intake:
             async with self.locked(routed.scope):
                 if self._placement.is_used:
                     await self._placement.require(routed.scope, self._placement.needed(routed.agent))
-                job = await self._inbox.accept(inbound, routed, apart=apart, record=record)
+                job = await self._inbox.accept(inbound, routed, apart=apart, record=record, received=received)
         except SpoolUnavailable as error:
             raise NotAccepted(str(error)) from error
         self._metrics.message_received(inbound.address, Verdict.ACCEPTED)
@@ -308,6 +311,7 @@ class Intake:
 
     async def _accept(self, inbound: Inbound, *, owner: bool) -> Verdict:
         """Run an immediate command, and put everything else into the inbox. Raises `Refused`."""
+        received = time_ns()
         self._check_text(inbound)
         if inbound.edits is not None and await self._edits.apply(inbound):
             return Verdict.ACCEPTED
@@ -345,7 +349,7 @@ class Intake:
             if parsed is not None and (is_ordered or has_nothing_to_read):
                 await self._run_now(parsed, inbound, routed, owner=owner)
             else:
-                await self._inbox.accept(inbound, routed, parsed)
+                await self._inbox.accept(inbound, routed, parsed, received=received)
         finally:
             self._scopes.release(routed.scope)
         return Verdict.ACCEPTED

@@ -33,6 +33,7 @@ from gateway.sessions.session import NewSession
 from gateway.spool import InboxRow, InboxState, MoveToSession, Operation, SetInboxState, Spool, TakeFact, WrongState
 from gateway.spool.deletion import SESSION_DELETED
 from gateway.spool.spool import retry_while_unavailable
+from gateway.tracing import Tracer
 from gateway.turns.approvals import Approvals
 from gateway.turns.question import Question
 
@@ -62,6 +63,7 @@ class WorkRecovery:
     reactions: WaitingReactions
     metrics: Metrics
     run_outcomes: RunOutcomes
+    tracer: Tracer | None
     max_age: timedelta
     """Messages that have waited for longer are not answered."""
     now: datetime
@@ -264,6 +266,9 @@ class WorkRecovery:
             await self.spool.commit(*settled, *parts, scope=first.scope)
         self.delivery.post(parts)
         for row in rows:
+            if self.tracer is not None:
+                is_failure = outcome is TurnOutcome.FAILED
+                self.tracer.message_ended(Job.from_row(row), state, is_failure=is_failure)
             self.reactions.remove(row.turn)
             self.metrics.message_abandoned(row.inbound.address.channel, state)
         return len(rows)

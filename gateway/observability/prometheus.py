@@ -199,6 +199,8 @@ def _resource_families(metrics: Metrics, report: StatusReport) -> Iterator[Famil
     if report.archiving is not None:
         yield gauge("gatehouse_memory_queue", "Sessions waiting to be archived into memory.", report.archiving.waiting)
         yield gauge("gatehouse_memory_failures", "Failures of archiving in a row.", report.archiving.failures)
+    if metrics.spans:
+        yield counter("gatehouse_trace_spans_total", "Spans for the collector.", metrics.spans, ("outcome",))
     yield histogram("gatehouse_flush_seconds", "Duration of session flushes.", {(): metrics.flushes})
     yield gauge("gatehouse_flush_age_seconds", "Time since the last successful flush.", report.flush.age_seconds)
     yield counter("gatehouse_flush_failures_total", "Failed flushes.", report.flush.failures)

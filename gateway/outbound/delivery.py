@@ -39,6 +39,7 @@ from gateway.spool.deletion import without_text
 from gateway.spool.spool import retry_while_unavailable
 from gateway.text import split
 from gateway.text.plain import in_bytes
+from gateway.tracing import NO_SPAN, NoSpan, OpenSpan, Tracer
 
 log = structlog.get_logger()
 
@@ -134,6 +135,7 @@ class Delivery:
         health: DeliveryHealth | None = None,
         may_receive: Callable[[Outbound], bool] = lambda _: True,
         max_parts: Callable[[Address], int] = lambda _: 0,
+        tracer: Tracer | None = None,
     ) -> None:
         self._channels = channels
         self._spool = spool
@@ -144,6 +146,7 @@ class Delivery:
         self.health = health or DeliveryHealth()
         self._may_receive = may_receive
         self._max_parts = max_parts
+        self._tracer = tracer
         self._drafts = DraftStore(spool, now)
         self._without_channel: list[OutboxRow] = []
         """Rows that wait for their channel to be enabled."""
@@ -300,7 +303,11 @@ class Delivery:
                 if row.turn in self._erased:
                     row = replace(row, message=without_text(row.message))
                 begun = self.health.clock()
-                failure = await self._attempt(channel, row, may_have_arrived=may_have_arrived)
+                tracer = self._tracer if row.turn is not None else None
+                with NO_SPAN if tracer is None else tracer.delivery(row.turn or "", channel.name) as span:
+                    failure = await self._attempt(channel, row, span, may_have_arrived=may_have_arrived)
+                    if failure is not None:
+                        span.fail(type(failure).__name__)
                 if failure is None:
                     self.health.answered(row.message.address)
                     return
@@ -322,7 +329,9 @@ class Delivery:
             if has_failed:
                 self.health.forget(row.key)
 
-    async def _attempt(self, channel: Channel, row: OutboxRow, *, may_have_arrived: bool) -> Transient | None:
+    async def _attempt(
+        self, channel: Channel, row: OutboxRow, span: OpenSpan | NoSpan, *, may_have_arrived: bool
+    ) -> Transient | None:
         """Send a row once and commit the outcome. Return the reason to try again, if any."""
         window = abilities_of(channel).repeats_dropped_for
         age = (self._now() - row.created_at).total_seconds()
@@ -345,6 +354,7 @@ class Delivery:
             async with asyncio.timeout(SEND_TIMEOUT if row.message.file is None else FILE_TIMEOUT):
                 receipt = await self._send(channel, row, may_repeat=may_have_arrived and not repeats_are_dropped)
         except Undeliverable as refusal:
+            span.fail(type(refusal).__name__)
             await self._mark_dead(row, str(refusal))
             return None
         except (Transient, AuthRejected) as error:
@@ -355,7 +365,8 @@ class Delivery:
             return failure
         except TimeoutError:
             return Transient("the platform didn't answer in time", may_have_arrived=True)
-        except Exception:  # One channel's bug must not end the daemon. The message is kept for a person to look at.
+        except Exception as crash:  # One channel's bug must not end the daemon. A person can look at the message.
+            span.fail(type(crash).__name__)
             log.exception("delivery_crashed", channel=channel.name, key=row.key)
             await self._mark_dead(row, "the channel failed because of a bug; see the log")
             return None

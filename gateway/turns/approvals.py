@@ -30,6 +30,7 @@ from gateway.sessions import SessionManager, entries
 from gateway.spool import InboxState, Operation, ResetAttempts, SetInboxState
 from gateway.spool.spool import retry_while_unavailable
 from gateway.text.plain import duration
+from gateway.tracing import open_span
 from gateway.turns.grants import GrantBook
 from gateway.turns.question import Decision, Question, question_text
 from gateway.turns.recorder import TurnRecorder
@@ -297,7 +298,7 @@ class ApprovalGate:
             # hold up a shutdown.
             draft.is_paused = True
             async with slot.paused():
-                with self._lanes.parked(job.session):
+                with self._lanes.parked(job.session), open_span("approval wait"):
                     decision = await self._wait(question, timeout, until)
             draft.is_paused = False
         finally:

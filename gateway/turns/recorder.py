@@ -42,6 +42,7 @@ from gateway.sessions.turn_progress import INTERRUPTED
 from gateway.spool import AddRunUsage, AddUsage, InboxState, Operation, SetInboxState, Spool, StartTurn
 from gateway.spool.deletion import SESSION_DELETED
 from gateway.spool.spool import retry_while_unavailable
+from gateway.tracing import current_trace, open_span
 from gateway.turns.busy import BusyPolicy
 from gateway.turns.state import TurnState, user_entry
 from gateway.turns.usage import Meter
@@ -256,6 +257,9 @@ class TurnRecorder:
             log.info("api_session_ended", status=SessionStatus.ERROR, reason=state.ends_session, active=active)
         took_ms, messages = state.elapsed_ms, len(state.jobs)
         self._metrics.turn_finished(job.inbound.address.channel, outcome, messages=messages, took_ms=took_ms)
+        if (trace := current_trace()) is not None:
+            is_failure = outcome is TurnOutcome.FAILED
+            trace.settle(state.jobs, outcome, is_failure=is_failure, tools=state.tools, cause=state.cause or "")
         log.info(
             "message_handled",
             outcome=outcome,
@@ -281,9 +285,10 @@ class TurnRecorder:
         job = state.jobs[0]
         stamped = [*(replace(step, turn=job.turn) for step in steps), *next_turn]
         spends = list(state.usage.uncommitted) if state.usage is not None else []
-        await retry_while_unavailable(
-            partial(self._sessions.append, job.session, stamped, also=[*also, *_charges(job, spends)], then=then)
-        )
+        with open_span("commit"):
+            await retry_while_unavailable(
+                partial(self._sessions.append, job.session, stamped, also=[*also, *_charges(job, spends)], then=then)
+            )
         if state.usage is not None:
             state.usage.mark_committed(spends)
 

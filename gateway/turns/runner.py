@@ -36,6 +36,7 @@ from gateway.schedules import Schedules
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.entries import FailureCause
 from gateway.sessions.history import to_messages
+from gateway.tracing import NO_SPAN, end_lane_waits, open_span
 from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -117,7 +118,10 @@ class TurnRunner:
         self._running[job.turn] = state
         try:
             try:
+                # A turn that finds a free slot has no such span.
+                slot_wait = open_span("slot wait") if any(slot.locked() for slot in slots) else NO_SPAN
                 async with TurnSlot(limit, *slots) as slot:
+                    slot_wait.end()
                     if job.turn in self._reactions.waiting:
                         self._reactions.remove(job.turn)
                     if has_waited:
@@ -231,7 +235,9 @@ class TurnRunner:
             state.written.append(f"*{notice}*")
         if not state.has_begun:
             # Files come first: the transcript entry of a message says what became of them.
-            state.jobs += self._busy.take_collected(job, partial(self._may_join, state))
+            collected = self._busy.take_collected(job, partial(self._may_join, state))
+            end_lane_waits(collected)
+            state.jobs += collected
             await self._receive_files(state, state.jobs, slot)
         if not job.has_begun:
             await finish_before_cancel(self._recorder.start(state))
@@ -369,6 +375,7 @@ class TurnRunner:
         others = self._busy.take_steering(state.jobs[0].session, partial(self._may_join, state))
         if not others:
             return []
+        end_lane_waits(others)
         state.jobs += others
         await self._receive_files(state, others, slot)
         messages = await finish_before_cancel(self._recorder.join(state, others))

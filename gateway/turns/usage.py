@@ -27,6 +27,7 @@ from gateway.metrics import Metrics
 from gateway.sessions import entries
 from gateway.spool import AddUsage, Operation, SetFact, Spool, UsageTotal, utc_day
 from gateway.spool.spool import retry_while_unavailable
+from gateway.tracing import NoSpan, OpenSpan, SpanKind, open_span
 from gateway.turns.agents import ConfiguredAgent
 
 log = structlog.get_logger()
@@ -319,6 +320,7 @@ class _Response(Struct):
     """The part of a response that has arrived so far."""
 
     asked_at: float
+    span: OpenSpan | NoSpan
     first_token_after: float | None = None
     usage: TokenUsage | None = None
     written: list[str] = field(default_factory=list)
@@ -362,7 +364,9 @@ class MeteredProvider:
         prompt = replace(prompt, excluded=self._excluded_models())  # The roles may have changed during the turn.
         for may_retry in (True, False):
             request = await self._fit(prompt)
-            response = _Response(monotonic())
+            about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": self._info.name}
+            span = open_span(f"chat {self._info.name}", about, kind=SpanKind.CLIENT)
+            response = _Response(monotonic(), span)
             error: BaseException | None = None
             try:
                 async with aclosing(self._provider.stream(request.prompt)) as chunks:
@@ -445,6 +449,7 @@ class MeteredProvider:
         seconds = monotonic() - response.asked_at
         model = (usage and usage.model) or name
         self._metrics.model_called(model, outcome, seconds=seconds, first_word=response.first_token_after)
+        _end_span(response, outcome, model, error)
         if isinstance(error, ProviderFailed) and response.first_token_after is None:
             return
         if usage is not None and usage.input_tokens:
@@ -457,6 +462,18 @@ class MeteredProvider:
             usage = response.usage = TokenUsage(input_tokens=request.tokens, output_tokens=output)
         self.usage.charge(usage, model=name)
         self.usage.context_tokens = usage.input_tokens + usage.output_tokens
+
+
+def _end_span(response: _Response, outcome: str, model: str, error: BaseException | None) -> None:
+    about: dict[str, str | bool | int | float] = {"gatehouse.outcome": outcome, "gen_ai.response.model": model}
+    if response.first_token_after is not None:
+        about["gatehouse.first_token_seconds"] = round(response.first_token_after, 6)
+    if response.usage is not None:
+        about["gen_ai.usage.input_tokens"] = response.usage.input_tokens
+        about["gen_ai.usage.output_tokens"] = response.usage.output_tokens
+    if outcome == "failed":
+        response.span.fail(type(error).__name__)
+    response.span.end(about)
 
 
 _CALIBRATION_FACT = "token_weights"

@@ -42,7 +42,7 @@ def test_the_example_loads_with_every_line_uncommented(tmp_path: Path) -> None:
         "SEARCH_AUTHORIZATION",
         "GEMINI_API_KEY",
     )
-    environ = dict.fromkeys((*variables, "TICKETS_AUTHORIZATION"), "a-value-of-good-length")
+    environ = dict.fromkeys((*variables, "TICKETS_AUTHORIZATION", "TRACING_AUTHORIZATION"), "a-value-of-good-length")
     read = load(write_config(tmp_path, "\n".join(lines)), environ).settings
     assert read.bindings[0].thread == "42"
     assert set(read.mcp) == {"search", "tickets"}

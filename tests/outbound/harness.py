@@ -10,6 +10,7 @@ from gateway.contract import Address, Channel, Deliver, Outbound, PeerKind, Rece
 from gateway.errors import ChannelError, Refused
 from gateway.outbound.delivery import Delivery
 from gateway.spool import OutboxState, Spool
+from gateway.tracing import Tracer
 
 ADDRESS = Address(channel="wire", kind=PeerKind.DIRECT, peer="ada")
 
@@ -96,10 +97,17 @@ class Post:
         time: Time,
         file_path: FilePath = nothing_kept,
         max_parts: int = 0,
+        tracer: Tracer | None = None,
     ) -> None:
         self.spool = spool
         self.delivery = Delivery(
-            channels, spool, now=time, sleep=time.sleep, file_path=file_path, max_parts=lambda _: max_parts
+            channels,
+            spool,
+            now=time,
+            sleep=time.sleep,
+            file_path=file_path,
+            max_parts=lambda _: max_parts,
+            tracer=tracer,
         )
 
     async def say(self, message: Outbound, key: str, turn: str | None = None) -> None:
@@ -122,10 +130,11 @@ async def posting(
     time: Time | None = None,
     file_path: FilePath = nothing_kept,
     max_parts: int = 0,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Post]:
     by_identity = {(channel.name, channel.account): channel for channel in channels}
     async with asyncio.timeout(60), await Spool.open(folder) as spool, asyncio.TaskGroup() as tasks:
-        post = Post(spool, by_identity, time or Time(), file_path, max_parts)
+        post = Post(spool, by_identity, time or Time(), file_path, max_parts, tracer)
         post.delivery.chats.open(tasks)
         yield post
         post.delivery.chats.stop_all("")

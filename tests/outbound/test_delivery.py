@@ -12,8 +12,11 @@ from gateway.outbound import draft_stream
 from gateway.outbound.delivery import GIVE_UP_AFTER, POSSIBLY_REPEATED
 from gateway.spool import MarkSending, OutboxState, Spool, SpoolUnavailable
 from gateway.spool.deletion import ERASED
+from gateway.tracing import Span, Tracer, root_id
 from tests.outbound.harness import ADDRESS, HELLO, Post, Time, Wire, posting
 from tests.polling import until
+
+TURN = "0123456789abcdef0123456789abcdef"
 
 
 class DroppingRepeats(Wire):
@@ -47,6 +50,18 @@ async def test_a_platform_that_asks_for_no_pause_is_retried_with_growing_ones(tm
         await post.arrived()
     assert min(time.naps) > 0
     assert time.naps[-1] >= 30
+
+
+async def test_every_attempt_to_deliver_a_reply_is_a_span(tmp_path: Path) -> None:
+    spans: list[Span] = []
+    wire = Wire(Transient("busy"), Undeliverable("blocked by the user"))
+    async with posting(tmp_path, wire, tracer=Tracer(spans.append)) as post:
+        await post.say(HELLO, TURN, turn=TURN)
+        await post.arrived()
+        await post.say(HELLO, "notice")  # It answers no message, so it belongs to no trace.
+        await post.arrived()
+    assert [(span.name, span.trace, span.parent) for span in spans] == [("delivery", TURN, root_id(TURN))] * 2
+    assert [span.attributes["error.type"] for span in spans] == ["Transient", "Undeliverable"]
 
 
 async def test_messages_wait_for_a_valid_token(tmp_path: Path) -> None:
