@@ -61,7 +61,7 @@ class AgentTools:
             max_iterations=agent.max_iterations,
             ask=list(settings.ask),
             always_allow=list(settings.always_allow),
-            skills=sorted(self._agents.in_scope(agent.name, _scope(agent.name)).skills.folders),
+            skills=sorted(self._agents.in_scope(agent.name, _scope(agent.name)).skills().folders),
             tools=[
                 t.ToolInfo(
                     name=spec.name,
@@ -97,11 +97,11 @@ class AgentTools:
             detail = "There is no such agent, or it has no such tool. GET /api/agents/details lists both."
             raise HttpError(HTTPStatus.NOT_FOUND, detail)
         scope = _scope(name)
-        agent = self._agents.in_scope(name, scope)
+        scoped = self._agents.in_scope(name, scope)
         context = ToolContext(
-            workspace=agent.workspace.path,
-            is_private=agent.workspace.is_private,
-            skills=agent.skills.folders,
+            workspace=scoped.workspace.path,
+            is_private=scoped.workspace.is_private,
+            find_skills=lambda: scoped.skills().folders,
             locks=self._locks,
             memory=self._context.memory_folder(scope),
             now=self._context.now,
@@ -109,7 +109,7 @@ class AgentTools:
         )
         started = monotonic()
         trial = ToolCall(id=uuid4().hex, name=wanted, input=call.body_as(t.TryToolBody).args)
-        outcome = agent.toolbox.find_fault(trial) or await agent.toolbox.run(trial, context)
+        outcome = scoped.toolbox.find_fault(trial) or await scoped.toolbox.run(trial, context)
         await self._context.memory_may_have_changed(scope)
         return t.ToolTrial(output=outcome.output, is_error=outcome.is_error, seconds=round(monotonic() - started, 3))
 

@@ -111,8 +111,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """The workspace belongs to one scope. It is created when a tool needs it first."""
     attachments: Path | None = None
     """The files of the session, which tools can read and not change. The folder exists once there are any."""
-    skills: Mapping[str, Path] = {}
-    """The folders of the agent's skills by name, without links. Tools can read them and not change them."""
+    find_skills: Callable[[], Mapping[str, Path]] = dict
+    """Returns the folders of the agent's skills by name, without links, as far as the person may use them now."""
     locks: WorkspaceLocks = msgspec.field(default_factory=WorkspaceLocks)
     """Shared by all sessions, since several can use one workspace."""
     memory: Path
@@ -128,6 +128,11 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     schedule: MakeSchedule = cannot_schedule
     recall: Recall | None = None
     """None: there are no conversations, only the memory."""
+
+    @property
+    def skills(self) -> Mapping[str, Path]:
+        """The folders of skills. Tools can read them and not change them."""
+        return self.find_skills()
 
 
 class ToolFailed(Exception):
@@ -268,6 +273,8 @@ class Toolbox:
         self._more = more
         self._deadline = deadline
         self._policy = policy
+        self._is_narrowed = False
+        """Whether the policy has kept tools from the model at the last look."""
 
     @property
     def _tools(self) -> dict[str, Tool]:
@@ -283,13 +290,15 @@ class Toolbox:
             more = {each.spec.name: each.spec for each in self._more() if each.spec.name not in self._own}
             specs = (*more.values(), *self._own_specs)
         policy = self._policy() if self._policy is not None else None
+        self._is_narrowed = policy is not None and policy.limits_tools
         if policy is None or not policy.limits_tools:
             return specs
         return tuple(each for each in specs if policy.allows_tool(each.name))
 
     def offered(self, before: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """Return the tools for the next step of a turn that was offered `before`: they change only with the policy."""
-        return before if self._policy is None or not self._policy().limits_tools else self.specs()
+        may_differ = self._is_narrowed or (self._policy is not None and self._policy().limits_tools)
+        return self.specs() if may_differ else before
 
     def under(self, policy: Callable[[], ToolPolicy]) -> "Toolbox":
         """Return the same tools under a policy."""

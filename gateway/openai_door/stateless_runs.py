@@ -218,7 +218,7 @@ class StatelessRuns:
         tools = ToolContext(
             workspace=agent.workspace.path,
             is_private=agent.workspace.is_private,
-            skills=agent.skills.folders,
+            find_skills=lambda: agent.skills().folders,
             locks=self._locks,
             memory=self._context.memory_folder(scope),
             now=self._context.now,

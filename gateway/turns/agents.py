@@ -130,8 +130,8 @@ class ConfiguredAgent:
     toolbox: Toolbox
     workspace: AgentWorkspace
     """The workspace of the session that `AgentRegistry.chosen` was called for."""
-    skills: AgentSkills = NO_SKILLS
-    """The skills that the agent had when `AgentRegistry.chosen` was called."""
+    skills: Callable[[], AgentSkills] = lambda: NO_SKILLS
+    """Returns the skills that the agent had when `AgentRegistry.chosen` was called, as far as those people have any."""
     max_iterations: int
     is_coding: bool = False
     """Whether it is a program that speaks ACP. Then it has no provider and no tools of ours."""
@@ -268,7 +268,7 @@ class AgentRegistry:
         """Return an agent with the workspace that it has in `scope`, or with the repository `repo`."""
         workspace = self._repos.get(repo or "") or self._workspace(name, scope)
         skills = self._skills.choose(self._skill_patterns.get(name, ()))
-        return replace(self._agents[name], workspace=workspace, skills=skills)
+        return replace(self._agents[name], workspace=workspace, skills=lambda: skills)
 
     async def refresh_skills(self) -> None:
         """Notice changed skills. Call this before a turn chooses its agent."""
@@ -313,10 +313,11 @@ def narrowed(agent: ConfiguredAgent, roles: Callable[[], AskerRoles]) -> Configu
     def names() -> dict[str, ModelInfo]:
         return {name: agent.about(name) for name in filter(None, (agent.model, *agent.models))}
 
+    def skills() -> AgentSkills:
+        return agent.skills() if roles().allows_tool(_USE_SKILL) else NO_SKILLS
+
     asker = roles()
-    narrow = replace(agent, toolbox=agent.toolbox.under(roles), excluded_models=excluded)
-    if agent.skills.skills and not asker.allows_tool(_USE_SKILL):
-        narrow = replace(narrow, skills=NO_SKILLS)
+    narrow = replace(agent, toolbox=agent.toolbox.under(roles), excluded_models=excluded, skills=skills)
     # A coding agent that chooses its model itself, and one that answers by rules, have no model to compare.
     if not asker.limits_models or agent.model is None:
         return narrow

@@ -214,7 +214,7 @@ class TurnContext:
             date=f"{today:%A, %Y-%m-%d}",
             zone=today.tzname() or "",
         )
-        system = system_prompt(agent.system, facts, memory, agent.skills.text)
+        system = system_prompt(agent.system, facts, memory, agent.skills().text)
         return f"{system}\n\n{inbound.instructions}" if inbound.instructions else system
 
     async def _summarize(self, job: Job, agent: ConfiguredAgent, limits: Callable[[], Limits]) -> Sequence[Message]:

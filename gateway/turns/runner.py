@@ -254,7 +254,7 @@ class TurnRunner:
             is_private=agent.workspace.is_private,
             locks=self.workspace_locks,
             attachments=self._files.store.folder(job.session),
-            skills=agent.skills.folders,
+            find_skills=lambda: agent.skills().folders,
             memory=self._context.memory_folder(job.scope),
             now=self._context.now,
             documents=self._files.documents,

@@ -1,15 +1,16 @@
 """Roles in a running gateway: tools, commands, agents, models, budgets and approvals follow the role at once."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config import Settings
 from gateway.agent.models import ModelInfo, Prices
-from gateway.agent.protocol import Chunk, TextDelta, TokenUsage
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.agent.tools import Toolbox, ToolContext, tool
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import ToolCall, ToolMessage, ToolOutcome
@@ -19,6 +20,7 @@ from gateway.turns.agents import ConfiguredAgent
 from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import ask, gateway, message, replies, settings
 from tests.polling import until
+from tests.skills.harness import add_skill
 
 ANN, BOB = Sender(id="ann", name="Ann"), Sender(id="bob", name="Bob")
 OWNER = Sender(id="olga", name="Olga", is_owner=True)
@@ -130,6 +132,31 @@ async def test_a_role_that_is_given_by_command_holds_in_the_running_turn(tmp_pat
         assert "kids, which no longer exists" in await ask(chat, "/whoami", sender=ANN)
         assert await ask(chat, "go", sender=ANN) == "Done."
         assert offered(provider)[-1] == []
+
+
+async def test_a_reload_gives_tools_and_skills_to_a_running_turn_and_takes_them_back(tmp_path: Path) -> None:
+    add_skill(tmp_path / "skills", "counting", "Counts things.")
+    skills = {"folders": [tmp_path / "skills"]}
+    roles = {"guest": {"tools": ["current_time", "read_file"]}}
+    read = ToolCall(id="read", name="read_file", input={"path": "/skills/counting/SKILL.md"})
+    use = ToolCall(id="use", name="use_skill", input={"name": "counting"})
+    provider = ScriptedProvider([read], [use], [read], says())
+    reloads: list[dict[str, Any]] = [roles, {}, roles, roles]
+
+    class Reloading:
+        """The model. The roles of each step are in force when it answers."""
+
+        async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            await daemon.reload(house(tmp_path, skills=skills, roles=reloads.pop(0)))
+            async for chunk in provider.stream(prompt):
+                yield chunk
+
+    async with gateway(house(tmp_path, skills=skills, roles=roles)) as (daemon, chat):
+        daemon.agents.replace("main", lambda agent: replace(agent, provider=Reloading()))
+        assert await ask(chat, "go", sender=ANN) == "Done."
+    assert [{"use_skill", "write_file"} <= {*names} for names in offered(provider)] == [False, False, True, False]
+    results = [each.outcomes[0] for each in provider.prompts[-1].messages if isinstance(each, ToolMessage)]
+    assert [each.is_error for each in results] == [True, False, True]
 
 
 async def test_a_code_can_be_approved_with_a_role(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def skilled(context: ToolContext, tmp_path: Path) -> ToolContext:
     for inner, text in (("scripts/count.sh", "echo counted $1; pwd"), ("references/forms.md", "Forms have fields.")):
         (folder / inner).parent.mkdir()
         (folder / inner).write_text(text)
-    return structs.replace(context, skills={"pdf": folder})
+    return structs.replace(context, find_skills=lambda: {"pdf": folder})
 
 
 async def test_the_instructions_and_the_files_of_a_skill_are_loaded(skilled: ToolContext) -> None:
