@@ -8,7 +8,6 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from config import MEMBER_ROLE, OWNER_ROLE
 from gateway.contract import Address, PeerKind, Sender
 from gateway.spool import SetFact, TakeFact
 
@@ -70,11 +69,7 @@ class Guest(Struct, frozen=True, kw_only=True):
     since: datetime
     is_owner: bool = False
     role: str = ""
-    """The name of their role. Empty: that of the chat, or `member`."""
-
-    @property
-    def shown_role(self) -> str:
-        return OWNER_ROLE if self.is_owner else self.role or MEMBER_ROLE
+    """The role that they were given. Empty: that of the chat, or `member`. `current_role` tells which they have."""
 
 
 class Revoked(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from config import GUEST_ROLE, OWNER_ROLE, ApprovalRight, LimitSettings, RoleSettings, Settings
 from config.settings.roles import NOT_GRANTED, first_word
-from gateway.access.guests import Guest
 from gateway.errors import Refused
 
 log = structlog.get_logger()
@@ -211,13 +210,6 @@ class RoleTable:
 
     def __iter__(self) -> Iterator[Role]:
         return iter(self.roles.values())
-
-    def check_changeable(self, guest: Guest) -> None:
-        """Raise `Refused` if the settings give a person their role: it wins over that of an approval."""
-        name = self.people.get(f"{guest.person.channel}:{guest.person.sender}")
-        if name is not None:
-            who = guest.name or str(guest.person)
-            raise Refused(f"The configuration gives {who} the role {name}. Change it there.")
 
     def check_exists(self, name: str) -> None:
         """Raise `Refused` if there is no role `name`."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from config import GUEST_ROLE, MEMBER_ROLE, OWNER_ROLE
 from config.settings.roles import NOT_GRANTED, first_word
-from gateway.access.guests import Person
+from gateway.access.guests import Guest, Person
 from gateway.access.role_table import ANSWERS, AskerRoles, Role
 from gateway.access.rules import Live, find_schedule, is_owner
 from gateway.contract import Address, Inbound, Sender
@@ -58,6 +58,24 @@ def _linked_role(live: Live, name: str) -> str:
     guests = live.guest_book.guests.values() if linked else ()
     roles = (each.role for each in guests if each.role and f"{each.person.channel}:{each.person.sender}" in linked)
     return next(roles, "")
+
+
+def current_role(live: Live, guest: Guest) -> str:
+    """Return the name of the role that an approved person has now, whether the settings still define it or not."""
+    role = own_role(live, guest.person)
+    return MEMBER_ROLE if role is None else role.missing or role.name
+
+
+def configured_role(live: Live, person: Person) -> str:
+    """Return the name of the role that the settings give to a person, or an empty string. It wins over an approval."""
+    name = f"{person.channel}:{person.sender}"
+    return OWNER_ROLE if name in live.settings.gateway.owners else live.roles.people.get(name, "")
+
+
+def check_changeable(live: Live, guest: Guest) -> None:
+    """Raise `Refused` if the settings give a person their role."""
+    if role := configured_role(live, guest.person):
+        raise Refused(f"The configuration gives {guest.name or guest.person} the role {role}. Change it there.")
 
 
 def role_in(live: Live, inbound: Inbound) -> Role:

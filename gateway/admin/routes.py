@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from config import LogLevel, ReloadPlan, Settings
 from gateway.access.guests import Applicant, Guest
 from gateway.access.pairing import Pairing
-from gateway.access.role_table import RoleTable
+from gateway.access.roles import check_changeable, current_role
+from gateway.access.rules import Live
 from gateway.admin.session_routes import required_text, stream_route
 from gateway.contract import Access, Caller, Channel, Route
 from gateway.conversation import Json
@@ -132,13 +133,13 @@ async def retry_dead_replies(spool: Spool, key: object) -> list[OutboxRow]:
     return [replace(row, state=OutboxState.PENDING) for row in chosen]
 
 
-def pairing_routes(pairing: Pairing, roles: Callable[[], RoleTable]) -> list[Route]:
+def pairing_routes(pairing: Pairing, live: Live) -> list[Route]:
     async def show(_request: web.Request, _: Caller) -> web.StreamResponse:
-        return web.json_response(describe_pairing(pairing))
+        return web.json_response(describe_pairing(pairing, live))
 
     async def decide(request: web.Request, _: Caller) -> web.StreamResponse:
         action = request.path.rpartition("/")[2]
-        return web.json_response(await decide_pairing(pairing, roles(), action, await request.json()))
+        return web.json_response(await decide_pairing(pairing, live, action, await request.json()))
 
     return [
         Route(method="GET", path="/pair", access=Access.CONTROL, handle=show),
@@ -149,10 +150,10 @@ def pairing_routes(pairing: Pairing, roles: Callable[[], RoleTable]) -> list[Rou
     ]
 
 
-def describe_pairing(pairing: Pairing) -> dict[str, Json]:
+def describe_pairing(pairing: Pairing, live: Live) -> dict[str, Json]:
     return {
         "waiting": [_describe_applicant(each) for each in pairing.waiting()],
-        "guests": [_describe_guest(each) for each in pairing.guest_book.guests.values()],
+        "guests": [_describe_guest(each, live) for each in pairing.guest_book.guests.values()],
         "revoked": [
             {"id": str(each.person), "name": each.name, "at": each.at.isoformat()}
             for each in pairing.guest_book.revoked.values()
@@ -160,29 +161,29 @@ def describe_pairing(pairing: Pairing) -> dict[str, Json]:
     }
 
 
-async def decide_pairing(
-    pairing: Pairing, roles: RoleTable, action: str, wanted: Mapping[str, Json]
-) -> dict[str, Json]:
+async def decide_pairing(pairing: Pairing, live: Live, action: str, wanted: Mapping[str, Json]) -> dict[str, Json]:
     """Approve, deny or revoke access, or give a role, and return the person it was about."""
     role = wanted.get("role")
     if isinstance(role, str) and role:
-        roles.check_exists(role)
+        live.roles.check_exists(role)
     match action:
         case "approve":
             is_owner = wanted.get("is_owner") is True
             applicant = await pairing.find_applicant(required_text(wanted, "code"))
             guest = await pairing.approve(applicant, is_owner=is_owner, role=role if isinstance(role, str) else "")
-            return {"approved": _describe_guest(guest)}
+            return {"approved": _describe_guest(guest, live)}
         case "role":
             guest = pairing.find_guest(required_text(wanted, "id"))
-            roles.check_changeable(guest)
-            return {"changed": _describe_guest(await pairing.set_role(guest, required_text(wanted, "role")))}
+            check_changeable(live, guest)
+            return {"changed": _describe_guest(await pairing.set_role(guest, required_text(wanted, "role")), live)}
         case "deny":
             applicant = await pairing.find_applicant(required_text(wanted, "code"))
             return {"denied": _describe_applicant(await pairing.deny(applicant))}
         case _:
-            guest = await pairing.revoke(pairing.find_guest(required_text(wanted, "id")))
-            return {"revoked": _describe_guest(guest)}
+            guest = pairing.find_guest(required_text(wanted, "id"))
+            revoked = _describe_guest(guest, live)
+            await pairing.revoke(guest)
+            return {"revoked": revoked}
 
 
 def _describe_applicant(applicant: Applicant) -> dict[str, Json]:
@@ -194,11 +195,13 @@ def _describe_applicant(applicant: Applicant) -> dict[str, Json]:
     }
 
 
-def _describe_guest(guest: Guest) -> dict[str, Json]:
+def _describe_guest(guest: Guest, live: Live) -> dict[str, Json]:
+    role = current_role(live, guest)
     return {
         "id": str(guest.person),
         "name": guest.name,
-        "role": guest.shown_role,
+        "role": role,
+        "role_exists": role in live.roles.roles,
         "since": guest.since.isoformat(),
     }
 

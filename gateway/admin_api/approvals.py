@@ -6,6 +6,7 @@ from http import HTTPStatus
 from config import OWNER_ROLE
 from gateway.access.guests import Guest
 from gateway.access.pairing import Pairing
+from gateway.access.roles import check_changeable, current_role
 from gateway.access.rules import Live
 from gateway.admin_api import types as t
 from gateway.admin_api.nodes import OtherNodes
@@ -94,7 +95,7 @@ class Decisions:
                 )
                 for each in self._pairing.waiting()
             ],
-            guests=[_guest(each) for each in book.guests.values()],
+            guests=[self._guest(each) for each in book.guests.values()],
             revoked=[
                 t.RevokedInfo(id=str(each.person), name=each.name, at=each.at.astimezone(UTC))
                 for each in book.revoked.values()
@@ -106,7 +107,7 @@ class Decisions:
         if body.role is not None:
             self._check_role(call.caller, body.role)
         applicant = await self._pairing.find_applicant(body.code)
-        return _guest(await self._pairing.approve(applicant, role=body.role or ""))
+        return self._guest(await self._pairing.approve(applicant, role=body.role or ""))
 
     async def deny_person(self, call: ApiCall) -> t.ApplicantInfo:
         denied = await self._pairing.deny(await self._pairing.find_applicant(call.body_as(t.DenyPersonBody).code))
@@ -116,15 +117,22 @@ class Decisions:
 
     async def revoke_person(self, call: ApiCall) -> t.GuestInfo:
         guest = self._pairing.find_guest(call.body_as(t.RevokePersonBody).id)
-        _require_owner(call.caller, guest.shown_role)
-        return _guest(await self._pairing.revoke(guest))
+        _require_owner(call.caller, current_role(self._live, guest))
+        revoked = self._guest(guest)
+        await self._pairing.revoke(guest)
+        return revoked
 
     async def change_role(self, call: ApiCall) -> t.GuestInfo:
         body = call.body_as(t.ChangeRoleBody)
         guest = self._pairing.find_guest(body.id)
-        _require_owner(call.caller, guest.shown_role)
+        _require_owner(call.caller, current_role(self._live, guest))
         self._check_role(call.caller, body.role)
-        return _guest(await self._pairing.set_role(guest, body.role))
+        check_changeable(self._live, guest)
+        return self._guest(await self._pairing.set_role(guest, body.role))
+
+    def _guest(self, guest: Guest) -> t.GuestInfo:
+        role = current_role(self._live, guest)
+        return t.GuestInfo(id=str(guest.person), name=guest.name, role=role, since=guest.since.astimezone(UTC))
 
     def _check_role(self, caller: Caller, role: str) -> None:
         self._live.roles.check_exists(role)
@@ -138,10 +146,6 @@ def _require_owner(caller: Caller, role: str) -> None:
             HTTPStatus.FORBIDDEN,
             "Only an owner can make owners, or change what they may do. Sign in as the owner, or use `gatehouse pair`.",
         )
-
-
-def _guest(guest: Guest) -> t.GuestInfo:
-    return t.GuestInfo(id=str(guest.person), name=guest.name, role=guest.shown_role, since=guest.since.astimezone(UTC))
 
 
 def _grant(grant: Grant) -> t.GrantInfo:

@@ -17,6 +17,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.access.pairing import Pairing
+from gateway.access.roles import current_role
+from gateway.access.rules import Live
 from gateway.admin_api import types as t
 from gateway.admin_api.overview import GatewayWatch, line_info
 from gateway.api.operation import ApiCall
@@ -59,6 +61,7 @@ class GatewayEvents:
         sessions: SessionManager,
         approvals: Approvals,
         pairing: Pairing,
+        live: Live,
         is_token_valid: Callable[[str], bool],
         is_stopping: Callable[[], bool],
         is_in_cluster: bool,
@@ -67,6 +70,7 @@ class GatewayEvents:
         self._sessions = sessions
         self._approvals = approvals
         self._pairing = pairing
+        self._live = live
         self._is_token_valid = is_token_valid
         self._is_stopping = is_stopping
         self._is_in_cluster = is_in_cluster
@@ -207,7 +211,7 @@ class GatewayEvents:
     def _applicants(self) -> frozenset[str]:
         # Guests as well: an approval by another owner changes both lists.
         return frozenset(each.code for each in self._pairing.waiting()) | frozenset(
-            f"{guest.person} {guest.shown_role}" for guest in self._pairing.guest_book.guests.values()
+            f"{guest.person} {current_role(self._live, guest)}" for guest in self._pairing.guest_book.guests.values()
         )
 
     def _add(self, topic: str, data: object) -> None:

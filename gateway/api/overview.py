@@ -8,6 +8,7 @@ from config import OWNER_ROLE
 from config.types import API_CHANNEL
 from gateway import __version__
 from gateway.access.role_table import AskerRoles
+from gateway.access.roles import current_role
 from gateway.access.rules import Live
 from gateway.api import types as t
 from gateway.api.operation import ApiCall
@@ -91,7 +92,7 @@ class Overview:
             if (of_settings := f"{each.person.channel}:{each.person.sender}") not in table.people
             and of_settings not in settings.gateway.owners  # The settings win, and those people are listed by them.
         ]
-        given = {each.shown_role for each in guests} | {each.shown_role for each in tokens}
+        given = {current_role(self._live, each) for each in guests} | {each.shown_role for each in tokens}
         return t.RoleList(
             roles=[
                 t.RoleInfo(
@@ -111,7 +112,7 @@ class Overview:
                     people=[
                         *(settings.gateway.owners if name == OWNER_ROLE else ()),
                         *(person for person, given_role in table.people.items() if given_role == name),
-                        *(str(guest.person) for guest in guests if guest.shown_role == name),
+                        *(str(guest.person) for guest in guests if current_role(self._live, guest) == name),
                     ],
                     chats=[chat for chat, given_role in table.chats.items() if given_role == name],
                     tokens=[token.id for token in tokens if token.shown_role == name],

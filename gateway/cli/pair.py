@@ -11,7 +11,6 @@ from pathlib import Path
 from config import Settings
 from gateway.access.guests import FACTS, GuestBook
 from gateway.access.pairing import Pairing
-from gateway.access.role_table import RoleTable
 from gateway.access.rules import Live
 from gateway.admin.client import ControlClient, is_running
 from gateway.admin.routes import PAIRING_ACTIONS, decide_pairing, describe_pairing
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
             lines = ["Waiting for approval:" if waiting else "No one is waiting for approval."]
             lines += (f"{_field(row, 'code')}  {_field(row, 'id')}  {_field(row, 'name')}" for row in waiting)
             lines += ["Approved:"] if guests else []
-            lines += (f"{_field(row, 'id')}  {_field(row, 'name')}  {_field(row, 'role')}" for row in guests)
+            lines += (f"{_field(row, 'id')}  {_field(row, 'name')}  {_role(row)}" for row in guests)
             lines += ["Revoked:"] if revoked else []
             lines += (f"{_field(row, 'id')}  {_field(row, 'name')}".rstrip() for row in revoked)
     print(printable("\n".join(lines)))
@@ -90,12 +89,18 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
         async with open_storage(settings) as (spool, _):
             book, now = GuestBook(), partial(datetime.now, UTC)
             book.read(await spool.facts(FACTS))
-            grants = GrantBook(Live(settings, book), now=now)
+            live = Live(settings, book)
+            grants = GrantBook(live, now=now)
             grants.read(await spool.facts(GRANT_FACTS))
             pairing = Pairing(book, spool, now=now, also_ends=grants.remove_people)
             if options.action == "list":
-                return describe_pairing(pairing)
-            return await decide_pairing(pairing, RoleTable(settings), options.action, wanted)
+                return describe_pairing(pairing, live)
+            return await decide_pairing(pairing, live, options.action, wanted)
+
+
+def _role(row: Json) -> str:
+    is_missing = isinstance(row, dict) and row.get("role_exists") is False
+    return f"{_field(row, 'role')}, which no longer exists" if is_missing else _field(row, "role")
 
 
 def _field(row: Json, name: str) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from config import MEMBER_ROLE, OWNER_ROLE
+from config import OWNER_ROLE
 from gateway.access.guests import Applicant, Guest
 from gateway.access.pairing import CODE_LENGTH, Pairing, normalized_code
-from gateway.access.roles import own_role
+from gateway.access.roles import check_changeable, configured_role, current_role
 from gateway.access.rules import Live
 from gateway.commands.command import Answer, Call, Handlers
 from gateway.contract import PeerKind
@@ -51,7 +51,7 @@ class PairingCommands:
             code, role = call.argument, ""
         role = self._checked(role) if role else ""
         applicant = await self._applicant(call, code)
-        given = f" with the role {role}" if role else ""
+        given = f" with the role {shown}" if (shown := configured_role(self._live, applicant.person) or role) else ""
         return Answer(
             text=f"{_name(applicant)} is approved{given} and has been notified.",
             commit=lambda operations: self._pairing.approve(applicant, role=role, also=operations),
@@ -81,7 +81,7 @@ class PairingCommands:
             roles = ", ".join(each.name for each in self._live.roles if not each.is_owner)
             raise Refused(f"Who, and which role? Like /pair role telegram:123 member. Roles: {roles}.")
         role, guest = self._checked(role), self._pairing.find_guest(name)
-        self._live.roles.check_changeable(guest)
+        check_changeable(self._live, guest)
         return Answer(
             text=f"{_name(guest)} has the role {role} from now on.",
             commit=lambda operations: self._pairing.set_role(guest, role, also=operations),
@@ -95,10 +95,8 @@ class PairingCommands:
         return role
 
     def _shown_role(self, guest: Guest) -> str:
-        role = own_role(self._live, guest.person)
-        if role is None:
-            return MEMBER_ROLE
-        return f"{role.missing}, which no longer exists" if role.missing else role.name
+        role = current_role(self._live, guest)
+        return role if role in self._live.roles.roles else f"{role}, which no longer exists"
 
     async def _applicant(self, call: Call, code: str) -> Applicant:
         _require_owner(call)

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from config import Settings
 from gateway.access.guests import Guest, Person
 from gateway.access.role_table import AskerRoles, Role
-from gateway.access.roles import role_of
+from gateway.access.roles import check_changeable, role_of
 from gateway.access.rules import Live
 from gateway.access.tokens import ApiToken
 from gateway.commands.registry import COMMANDS
 from gateway.contract import Address, PeerKind, Sender, TokenScope
+from gateway.errors import Refused
 
 DIRECT = Address(channel="telegram", kind=PeerKind.DIRECT, peer="42")
 GROUP = Address(channel="telegram", kind=PeerKind.GROUP, peer="-7")
@@ -74,6 +75,17 @@ def test_the_settings_win_over_the_role_of_an_approval() -> None:
     given = live(roles={"kids": {"people": ["telegram:42"]}, "team": {}})
     approve(given, "team")
     assert name(given) == "kids"
+
+
+@pytest.mark.parametrize(
+    "tables", [{"roles": {"kids": {"people": ["telegram:42"]}}}, {"gateway": {"owners": ["telegram:42"]}}]
+)
+def test_a_role_of_the_settings_cannot_be_changed_by_a_command(tables: dict[str, Any]) -> None:
+    given = live(**tables)
+    approve(given)
+    (guest,) = given.guest_book.guests.values()
+    with pytest.raises(Refused, match=r"The configuration gives .* the role (kids|owner)\. Change it there\."):
+        check_changeable(given, guest)
 
 
 def test_linked_ids_have_the_same_role() -> None:

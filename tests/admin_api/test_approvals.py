@@ -7,7 +7,7 @@ from gateway.access.guests import Applicant, Person, save_fact
 from gateway.contract import TokenScope
 from gateway.daemon import Daemon
 from gateway.turns.grants import Grant
-from tests.admin_api.harness import administered
+from tests.admin_api.harness import CONFIG, administered
 from tests.admin_api.test_overview import loopback
 from tests.api.harness import Api
 from tests.daemon.harness import OWNER
@@ -89,6 +89,20 @@ async def test_a_person_is_approved_gets_a_role_and_is_revoked(tmp_path: Path) -
         assert [each["id"] for each in found["revoked"]] == ["loopback:eve"]
         status, found = await owner.call("POST", "/api/people/revoke", {"id": "loopback:eve"})
         assert status == 409
+
+
+async def test_the_role_of_the_settings_is_shown_and_stays(tmp_path: Path) -> None:
+    async with administered(tmp_path, f'{CONFIG}\n[roles.team]\n[roles.kids]\npeople = ["loopback:eve"]\n') as owner:
+        await applies(owner)
+        status, found = await owner.call("POST", "/api/people/approve", {"code": "ABCD-EFGH", "role": "team"})
+        assert (status, found["role"]) == (200, "kids")
+        status, found = await owner.call("POST", "/api/people/role", {"id": "loopback:eve", "role": "team"})
+        assert (status, found["detail"]) == (
+            409,
+            "The configuration gives <i>Eve</i> the role kids. Change it there.",
+        )
+        _, found = await owner.call("GET", "/api/people")
+        assert [each["role"] for each in found["guests"]] == ["kids"]
 
 
 async def test_a_person_is_denied(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
     write_config(tmp_path, f'{DEFAULTS}\n[roles.kids]\npeople = ["telegram:3"]\n')
     wrong = gatehouse("pair", "role", "telegram:3", "member", home=tmp_path)
     assert (wrong.returncode, "the role kids. Change it there." in wrong.stderr) == (1, True)
+    assert "  kids\n" in gatehouse("pair", "list", home=tmp_path).stdout
+    write_config(tmp_path, f"{DEFAULTS}\n[roles.kids]\n")
+    assert "has the role kids" in gatehouse("pair", "role", "telegram:3", "kids", home=tmp_path).stdout
+    write_config(tmp_path)
+    assert "  kids, which no longer exists\n" in gatehouse("pair", "list", home=tmp_path).stdout
     assert "no longer has access" in gatehouse("pair", "revoke", "telegram:3", home=tmp_path).stdout
     revoked = json.loads(gatehouse("pair", "revoke", "telegram:2", "--json", home=tmp_path).stdout)
     assert revoked["revoked"]["id"] == "telegram:2"
