@@ -400,7 +400,7 @@ def _role_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _role_holder_problems(tables: Mapping[str, Any], roles: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield people and chats that have two roles. Linked ids are one person."""
+    """Yield people and chats that have two roles, or are on no channel. Linked ids are one person."""
     session = tables.get("session")
     links = session.get("identity_links") if isinstance(session, dict) else None
     linked = {each: f"~{name}" for name in (links if isinstance(links, dict) else ()) for each in _listed(links, name)}
@@ -410,6 +410,9 @@ def _role_holder_problems(tables: Mapping[str, Any], roles: Mapping[str, object]
         for key, roles_of in holders.items():
             for number, each in enumerate(_listed(role, key)):
                 where = f"roles.{name}.{key}"
+                channel, colon, _ = each.partition(":")
+                if colon and channel not in {*PROGRAM_CHANNELS, WEBHOOK_CHANNEL}:  # Their own sentence is better.
+                    yield from _unknown(f"{where}[{number}]", channel, "channel", tables.get("channels"))
                 first = roles_of.setdefault(linked.get(each, each) if key == "people" else each, where)
                 if first != where:
                     message = f"{each} has another role by {first}"

@@ -90,10 +90,11 @@ def test_a_role_of_the_settings_cannot_be_changed_by_a_command(tables: dict[str,
 
 def test_linked_ids_have_the_same_role() -> None:
     links = {"identity_links": {"ann": ["telegram:42", "discord:7"]}}
-    given = live(roles={"kids": {"people": ["discord:7"]}}, session=links)
+    both = {"telegram": {}, "discord": {"allow": ["7"]}}
+    given = live(roles={"kids": {"people": ["discord:7"]}}, session=links, channels=both)
     assert name(given) == "kids"
     # The same holds for the role of an approval, but nobody becomes an owner by a link.
-    given = live(roles={"kids": {}}, session=links, channels={"telegram": {}, "discord": {"allow": ["7"]}})
+    given = live(roles={"kids": {}}, session=links, channels=both)
     other = replace(DIRECT, channel="discord", peer="7")
     approve(given, "kids")
     assert name(given, other, Sender(id="7")) == "kids"

@@ -60,7 +60,8 @@ def test_access_is_decided_with_and_without_a_running_daemon(tmp_path: Path) -> 
     assert "has the role member" in gatehouse("pair", "role", "telegram:3", "member", home=tmp_path).stdout
     wrong = gatehouse("pair", "role", "telegram:3", home=tmp_path)
     assert (wrong.returncode, "pair role ID ROLE" in wrong.stderr) == (2, True)
-    write_config(tmp_path, f'{DEFAULTS}\n[roles.kids]\npeople = ["telegram:3"]\n')
+    named = '[channels.telegram]\nenabled = false\n[roles.kids]\npeople = ["telegram:3"]\n'
+    write_config(tmp_path, f"{DEFAULTS}\n{named}")
     wrong = gatehouse("pair", "role", "telegram:3", "member", home=tmp_path)
     assert (wrong.returncode, "the role kids. Change it there." in wrong.stderr) == (1, True)
     assert "  kids\n" in gatehouse("pair", "list", home=tmp_path).stdout

@@ -20,6 +20,8 @@ HOOK = '[channels.webhook.hooks.ci]\nsecrets = ["0123456789012345678901234567890
         ('[roles.a]\nworkspaces = ["site"]', "roles.a.workspaces[0]: matches no repo"),
         ('[roles.a]\npeople = ["api:1"]', "is a program"),
         ('[roles.a]\npeople = ["webhook:ci"]', "is a webhook"),
+        ('[roles.a]\npeople = ["trminal:1"]', "roles.a.people[0]: the channel `trminal` does not exist"),
+        ('[roles.a]\nchats = ["discord:1"]', "roles.a.chats[0]: this channel does not exist"),
         ('[roles.a]\npeople = ["x:1"]\n[roles.b]\npeople = ["x:1"]', "x:1 has another role by roles.a.people"),
         ('[roles.a]\nchats = ["x:1"]\n[roles.b]\nchats = ["x:1"]', "x:1 has another role by roles.a.chats"),
         ('[gateway]\nowners = ["x:1"]\n[roles.a]\npeople = ["x:1"]', "x:1 has another role by gateway.owners"),

@@ -213,7 +213,9 @@ async def test_menus_follow_a_changed_role_at_the_next_command(tmp_path: Path, a
 
     def with_roles(guest: Sequence[str], child: Sequence[str]) -> Settings:
         tables = {"guest": {"commands": guest}, "child": {"commands": child, "people": [f"telegram:{BOB['id']}"]}}
-        return base.model_copy(update={"roles": Settings.model_validate({"roles": tables}).roles})
+        return base.model_copy(
+            update={"roles": Settings.model_validate({"channels": {"telegram": {}}, "roles": tables}).roles}
+        )
 
     def shown() -> dict[tuple[str, object], set[str]]:
         calls = [*api.calls_of("setMyCommands")]
