@@ -7,7 +7,7 @@ from pathlib import Path
 from config import load
 from config.loader import find
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, print_error
-from gateway.skills.library import find_skills
+from gateway.skills.library import find_skills, prompt_lines
 from gateway.text import printable
 from gateway.text.plain import count
 
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         print("There are no skills: skills.folders is empty. Set it, or name a folder.")
         return EXIT_OK
     found = find_skills(folders)
-    for skill in found.skills.values():
-        print(printable(skill.prompt_line()))
+    for line in prompt_lines(found.skills.values()):
+        print(printable(line))
     for fault in found.faults:
         print_error(printable(f"{fault.folder}: {fault.reason}"))
     faults = f", {count(len(found.faults), 'problem')}" if found.faults else ""

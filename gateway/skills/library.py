@@ -108,11 +108,14 @@ class SkillLibrary:
 
 
 def list_skills(skills: Collection[Skill]) -> str:
-    """Return the lines of the prompt. The more skills there are, the shorter they get: every request contains them."""
-    if not skills:
-        return ""
-    most = max(_MIN_LINE_BYTES, min(MAX_LINE_BYTES, _ALL_LINES_BYTES // len(skills)))
-    return "\n".join([_INTRODUCTION, *(skill.prompt_line(most) for skill in skills)])
+    """Return the part of the prompt about skills. It is empty without any."""
+    return "\n".join([_INTRODUCTION, *prompt_lines(skills)]) if skills else ""
+
+
+def prompt_lines(skills: Collection[Skill]) -> list[str]:
+    """Return a line for each skill. The more skills there are, the shorter they get: every request contains them."""
+    most = max(_MIN_LINE_BYTES, min(MAX_LINE_BYTES, _ALL_LINES_BYTES // max(len(skills), 1)))
+    return [skill.prompt_line(most) for skill in skills]
 
 
 def find_skills(folders: Sequence[Path], known: Mapping[Path, _Read] | None = None) -> FoundSkills:
@@ -159,19 +162,19 @@ def _candidates(folder: Path) -> list[Path]:
     except OSError as error:
         raise SkillInvalid(f"The folder cannot be read: {error.strerror}. Check its permissions.") from error
     candidates = [folder / name for name in names if not name.startswith(".")]
-    skills = [each for each in candidates if each.is_dir() and _has_skill_file(each)]
+    skills = [each for each in candidates if _has_skill_file(each)]
     if not skills:
         raise SkillInvalid(f"There are no skills in it. A skill is a folder with a {SKILL_FILE} file.")
     return skills
 
 
 def _has_skill_file(folder: Path) -> bool:
-    """Return whether the folder contains SKILL.md, or a file that looks like it."""
+    """Return whether this is a folder that contains SKILL.md, or a file that looks like it."""
     try:
         return any(name.lower() == SKILL_FILE.lower() for name in os.listdir(folder))  # noqa: PTH208 - names suffice.
     except PermissionError:
         return True  # Reading it will say so.
-    except FileNotFoundError:
+    except OSError:  # It is a file or a broken link, or was removed meanwhile.
         return False
 
 

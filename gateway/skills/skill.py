@@ -154,5 +154,6 @@ def _links_that_leave(folder: Path) -> Iterator[str]:
             raise SkillInvalid(f"It has more than {_MAX_ENTRIES:,} files and folders. Remove what no one needs.")
         for name in (*folders, *files):
             path = Path(place, name)
-            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(folder):
+            # `Path.is_symlink` raises for an entry of a folder that may not be searched.
+            if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(folder):  # noqa: PTH114 - see above.
                 yield str(path.relative_to(folder))

@@ -113,6 +113,27 @@ def test_everything_that_is_no_readable_skill_is_named(tmp_path: Path) -> None:
     assert list(find_skills([twin]).skills) == ["pdf"]
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user who is not root: root can search every folder")
+def test_folders_that_cannot_be_searched_are_named(tmp_path: Path) -> None:
+    """Their names can be listed, and nothing else."""
+    add_skill(tmp_path / "skills", "pdf")
+    more = add_skill(tmp_path / "more", "forms") / "references"
+    more.mkdir()
+    (more / "a.md").write_text("a")
+    closed = (tmp_path / "skills", more)
+    for folder in closed:
+        folder.chmod(0o600)
+    try:
+        found = find_skills([tmp_path / "skills", tmp_path / "more"])
+    finally:
+        for folder in closed:
+            folder.chmod(0o700)
+    assert list(found.skills) == ["forms"]
+    assert [fault.reason for fault in found.faults] == [
+        "SKILL.md cannot be read: Permission denied. Check its permissions."
+    ]
+
+
 async def test_a_change_is_noticed_while_the_daemon_runs(tmp_path: Path) -> None:
     folder = add_skill(tmp_path, "pdf")
     clock = [0.0]
