@@ -80,6 +80,8 @@ def _read_pdf(content: bytes, first: int) -> Iterator[Page]:
         count = len(reader.pages)
     except DependencyError as missing:
         raise NeedsLibrary from missing
+    if not count:
+        raise Unreadable("It is damaged: it has no pages.")
     if first > count:
         # Counted from the start, so that the caller says how many there are.
         raise Unreadable(f"It has only {count} page{'' if count == 1 else 's'}.")

@@ -144,6 +144,7 @@ def test_a_book_with_drm_says_so() -> None:
     [
         (b"%PDF-1.7\n" + b"\0\xff" * 500, "damaged"),
         (pdf("one")[:700], "damaged"),
+        (pdf(), "damaged: it has no pages"),
         (docx(paragraph("one"))[:-60], "damaged"),
         (docx("<w:p>"), "damaged"),
         (epub(), "no text"),
