@@ -56,10 +56,11 @@ def _parser(config: Path | None) -> SettingsParser:
     create.add_argument(
         "--scope",
         dest="scopes",
+        action="extend",
         required=True,
         type=_scopes,
         metavar="SCOPES",
-        help=f"what the program may do, separated by commas: {', '.join(TokenScope)}",
+        help=f"what the program may do, separated by commas or with several options: {', '.join(TokenScope)}",
     )
     create.add_argument("--agent", help="the only agent that the program may use")
     create.add_argument("--repo", help="the only repository that the program may use")

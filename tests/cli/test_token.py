@@ -35,11 +35,11 @@ def test_tokens_are_created_listed_and_revoked_with_and_without_a_running_daemon
     bound = ("--agent", "helper", "--repo", "website", "--session", "trip", "--expires", "30d")
     first = create(home, "nightly build", "--scope", "read,prompt", *bound)
     with running(home) as daemon:
-        second = create(home, "phone", "--scope", "admin")
+        second = create(home, "phone", "--scope", "manage", "--scope", "admin,manage")
         listed = json.loads(gatehouse("token", "list", "--json", home=home).stdout)["tokens"]
         assert [(each["name"], each["scopes"]) for each in listed] == [
             ("nightly build", ["read", "prompt"]),
-            ("phone", ["admin"]),
+            ("phone", ["manage", "admin"]),
         ]
         assert (listed[0]["agent"], listed[0]["repo"], listed[0]["session"]) == ("helper", "website", "trip")
         table = gatehouse("token", "list", home=home).stdout
