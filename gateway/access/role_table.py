@@ -134,7 +134,8 @@ class AskerRoles:
         for role in self.roles:
             if not role.is_answered_by(agent):
                 raise Refused(
-                    f"The agent {agent} doesn't answer people with the role {role.name}. /agent lists those that do."
+                    f"The agent {agent} doesn't answer people with the role {role.name}. Send /new to start a session "
+                    "with one that does."
                 )
             named = role.settings.workspaces
             for repo in repos if named is not None else ():

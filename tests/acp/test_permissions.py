@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from channels.loopback import LoopbackChannel
+from config import Settings
 from gateway.contract import Outbound, PeerKind, Sender
 from gateway.sessions import SessionStatus, entries
 from tests.acp.harness import acp_sessions, coder, effects, limited, needs_sandbox, processes, received, sessions_of
@@ -48,6 +49,19 @@ async def test_the_answer_of_the_person_is_the_answer_to_the_agent(tmp_path: Pat
         late = await ask(chat, asked.buttons[0].command)
         assert late == f"This was already {'approved' if answer == 'yes' else 'denied'}."
     assert effects(tmp_path) == (DONE if answer == "yes" else [])
+
+
+async def test_a_role_decides_which_kinds_of_permissions_are_asked_for(tmp_path: Path) -> None:
+    def limited_to(*kinds: str) -> Settings:
+        roles = Settings.model_validate({"roles": {"owner": {"tools": kinds}}}).roles
+        return coder(tmp_path).model_copy(update={"roles": roles})
+
+    async with gateway(limited_to("read")) as (daemon, chat):
+        assert await ask(chat, ASK) == "rejected by no"
+        await daemon.reload(limited_to("exec*"))
+        await question(chat)
+        assert await decide(chat, "yes") == "allowed by once"
+    assert effects(tmp_path) == DONE
 
 
 @pytest.mark.parametrize(

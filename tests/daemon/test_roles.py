@@ -272,7 +272,9 @@ async def test_an_agent_of_the_role_answers_and_others_do_not(tmp_path: Path) ->
         # In a group, somebody else has started the session.
         await ask(chat, "hello", sender=BOB, group="room")
         refused = await ask(chat, "hello", sender=ANN, group="room")
-        assert "The agent main doesn't answer people with the role child. /agent lists those that do." in refused
+        assert "doesn't answer people with the role child. Send /new to start a session with one that does." in refused
+        assert "with kids" in await ask(chat, "/new", sender=ANN, group="room")
+        assert await ask(chat, "hello", sender=ANN, group="room") == "Done."
         # A running turn ends as soon as its agent is not for the person any more.
         tools, provider = Tools(), ScriptedProvider(uses("read_file"), says())
         tools.given(provider)(daemon)
@@ -280,6 +282,29 @@ async def test_an_agent_of_the_role_answers_and_others_do_not(tmp_path: Path) ->
         await tools.entered.wait()
         await daemon.reload(house(tmp_path, agents=agents, roles={"guest": {"agents": ["kids"]}}))
         assert "The agent main doesn't answer people with the role guest" in (await chat.hear_message()).text
+
+
+async def test_a_repository_of_the_role_may_be_used_and_others_may_not(tmp_path: Path) -> None:
+    for name in ("app", "site"):
+        (tmp_path / name).mkdir()
+    repos = [{"id": name, "path": tmp_path / name} for name in ("app", "site")]
+
+    def limited(*workspaces: str) -> Settings:
+        return house(tmp_path, repos=repos, roles={"guest": {"workspaces": workspaces, "commands": ["*", "workspace"]}})
+
+    tools, provider = Tools(), ScriptedProvider(uses("read_file"), says())
+    async with gateway(limited("site"), tools.given(provider)) as (daemon, chat):
+        assert "There is no workspace app" in await ask(chat, "/workspace app", sender=ANN)
+        assert "now work in site" in await ask(chat, "/workspace site", sender=ANN)
+        await chat.say("go", sender=ANN, peer="ann")
+        await tools.entered.wait()
+        await daemon.reload(limited("app"))
+        tools.given(provider)(daemon)
+        assert "This session works in site, which is not for people" in (await chat.hear_message()).text
+        assert "Send /new" in await ask(chat, "hello", sender=ANN)
+        await ask(chat, "/new", sender=ANN)
+        assert await ask(chat, "hello", sender=ANN) == "Done."
+    assert len(provider.prompts) == 2
 
 
 async def test_a_model_of_the_role_answers_and_others_are_no_fallbacks(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from gateway.conversation import ToolMessage, UserMessage
 from gateway.daemon import Daemon
 from gateway.errors import ProviderFailed
 from gateway.spool import OutboxState
+from tests.agent.scripted import ScriptedProvider
 from tests.channels.webhook.harness import (
     KEY,
     PRESETS,
@@ -32,6 +33,7 @@ from tests.channels.webhook.harness import (
     sign_standard,
 )
 from tests.daemon.harness import Parrot, Slow, delivered, transcript_text
+from tests.daemon.test_roles import Tools, says, uses
 from tests.daemon.tools import Rocket, agent, launch, scripted
 from tests.http.harness import read_all
 from tests.polling import until
@@ -54,6 +56,15 @@ async def test_the_response_has_the_answer(tmp_path: Path) -> None:
     async with listening(configured(tmp_path, {"bell": SYNC})) as (_, caller):
         status, found = await caller.call("bell", {"text": "hello"})
     assert (status, found) == (200, {"status": "answered", "text": 'heard: Say "hello"'})
+
+
+async def test_a_hook_has_the_rights_of_its_role(tmp_path: Path) -> None:
+    tools, provider = Tools(), ScriptedProvider(uses("read_file", "current_time"), says("ok"))
+    made = configured(tmp_path, {"bell": {**SYNC, "role": "clock"}}, roles={"clock": {"tools": ["current_time"]}})
+    async with listening(made, tools.given(provider)) as (_, caller):
+        assert (await caller.call("bell", {"text": "go"}))[1]["text"] == "ok"
+    assert [spec.name for spec in provider.prompts[0].tools] == ["current_time"]
+    assert tools.ran == ["current_time"]
 
 
 async def test_the_model_is_told_that_the_values_are_data(tmp_path: Path) -> None:
