@@ -101,7 +101,10 @@ async def run_in_sandbox(command: SandboxCommand, settings: ShellSettings) -> Pr
 
 
 def _names_skill(command: str, context: ToolContext) -> bool:
-    return bool(_SKILL_PATH.search(command)) or any(str(path) in command for path in context.skills.values())
+    folders = context.skills.values()
+    # Also `cd /srv/skills; sh pdf/scripts/fill.sh`. A command can hide what it runs, so this stops no attacker.
+    is_named = any(str(path.parent) in command and path.name in command for path in folders)
+    return bool(_SKILL_PATH.search(command)) or is_named
 
 
 async def _run_unsandboxed(command: SandboxCommand) -> ProcessResult:

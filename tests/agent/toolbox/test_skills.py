@@ -97,18 +97,25 @@ async def test_a_script_runs_in_the_sandbox_and_its_folder_is_read_only(
     assert not (skilled.skills["pdf"] / "x").exists()
 
 
-@pytest.mark.parametrize("place", ["/skills/pdf", "{folder}"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sh /skills/pdf/scripts/count.sh > ran",
+        "sh {folder}/scripts/count.sh > ran",
+        "here=$PWD; cd {folder.parent}; sh pdf/scripts/count.sh > $here/ran",
+    ],
+)
 async def test_no_script_runs_without_a_sandbox_even_if_commands_do(
-    skilled: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    skilled: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/prlimit").symlink_to("/usr/bin/prlimit")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     shell = SHELL.model_copy(update={"allow_unsandboxed": True})
     assert "this machine has none" in await make_use_skill(shell).run(skilled, {"name": "pdf"})
-    script = f"{place.format(folder=skilled.skills['pdf'])}/scripts/count.sh"
+    command = command.format(folder=skilled.skills["pdf"])
     with pytest.raises(ToolFailed, match="Scripts of skills run only in a sandbox"):
-        await make_shell(shell).run(skilled, {"command": f"sh {script} > ran"})
+        await make_shell(shell).run(skilled, {"command": command})
     assert not (skilled.workspace / "ran").exists()
     if sys.platform == "linux":
         assert "hi" in await make_shell(shell).run(skilled, {"command": "echo hi"})
