@@ -163,6 +163,7 @@ class Overview:
                     day=each.day,
                     person=each.person,
                     model=each.model,
+                    agent=each.agent,
                     input_tokens=each.total.input_tokens,
                     cached_tokens=each.total.cached_tokens,
                     output_tokens=each.total.output_tokens,

@@ -428,7 +428,7 @@ def _overview_operations(overview: Overview) -> list[ApiOperation]:
             path="/api/usage/history",
             tag="Gateway",
             summary="Show the tokens and the cost of several days",
-            description="By day, person and model, for the last 35 days. A token with `admin` sees the usage of "
+            description="By day, person, model and agent, for the last 35 days. A token with `admin` sees the usage of "
             "everyone, other tokens see their own.",
             handle=overview.usage_history,
             query=t.UsageHistoryQuery,

@@ -368,7 +368,9 @@ class UsageHistory(Response, frozen=True, kw_only=True):
     since: str
     until: str
     rows: list[UsageOfDay]
-    """The newest day first, for each person and model."""
+    agent: str
+    """Empty if it is not known, because an earlier version has counted it."""
+    """The newest day first, for each person, model and agent."""
     is_complete: bool
     """False if there are more than 20,000 rows."""
 

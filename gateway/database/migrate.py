@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """The migrations, in order. Each is a file in `migrations/versions/`."""
 HEAD = REVISIONS[-1]
 BASE = "base"

@@ -126,6 +126,22 @@ usage = Table(
     sqlite_with_rowid=False,
 )
 
+# What `usage` has, for each agent. Usage before this table came has no agent.
+agent_usage = Table(
+    "agent_usage",
+    metadata,
+    Column("day", _KEY, nullable=False),
+    Column("person", _KEY, nullable=False),
+    Column("model", _KEY, nullable=False),
+    Column("agent", _KEY, nullable=False),
+    Column("input_tokens", _NUMBER, nullable=False),
+    Column("cached_tokens", _NUMBER, nullable=False),
+    Column("output_tokens", _NUMBER, nullable=False),
+    Column("cost_micros", _NUMBER, nullable=False),
+    PrimaryKeyConstraint("day", "person", "model", "agent"),
+    sqlite_with_rowid=False,
+)
+
 # A row without `due_at` has ended. It stays for a while, so that its number is not reused at once.
 reminders = Table(
     "reminders",

@@ -23,6 +23,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "drafts": ("turn", "receipt", "at"),
     "facts": ("name", "value"),
     "usage": ("day", "person", "model", "input_tokens", "cached_tokens", "output_tokens", "cost_micros"),
+    "agent_usage": (
+        *("day", "person", "model", "agent", "input_tokens", "cached_tokens", "output_tokens", "cost_micros"),
+    ),
     "reminders": (*("id", "scope", "number", "due_at", "cron", "rung_for", "rings", "failures", "over_at", "about"),),
     "schedules": (
         *("id", "scope", "number", "state", "due_at", "planned_at", "ran_for", "is_forced", "runs", "failures"),

@@ -607,12 +607,30 @@ _ADD_USAGE = RowStatement(
 )
 
 
+_ADD_AGENT_USAGE = RowStatement(
+    """
+    INSERT INTO agent_usage (day, person, model, agent, input_tokens, cached_tokens, output_tokens, cost_micros)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (day, person, model, agent) DO UPDATE SET
+        input_tokens = agent_usage.input_tokens + excluded.input_tokens,
+        cached_tokens = agent_usage.cached_tokens + excluded.cached_tokens,
+        output_tokens = agent_usage.output_tokens + excluded.output_tokens,
+        cost_micros = agent_usage.cost_micros + excluded.cost_micros
+    """,
+    ("text", "text", "text", "text", "bigint", "bigint", "bigint", "bigint"),
+    table="agent_usage",
+    key=(0, 1, 2, 3),
+)
+
+
 class AddUsage(Operation, frozen=True, kw_only=True):
     """Add to a person's usage of a model on a day (UTC, YYYY-MM-DD). The input tokens include `cached_tokens`."""
 
     day: str
     person: str
     model: str
+    agent: str = ""
+    """The agent that has asked the model, if it is known."""
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -621,3 +639,6 @@ class AddUsage(Operation, frozen=True, kw_only=True):
     def apply(self, connection: Connection) -> None:
         amounts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.cost_micros)
         connection.execute(_ADD_USAGE, (self.day, self.person, self.model, *amounts))
+        # After the row of `usage`, which nodes of a cluster lock in one order: so they never deadlock about this one.
+        if self.agent:
+            connection.execute(_ADD_AGENT_USAGE, (self.day, self.person, self.model, self.agent, *amounts))

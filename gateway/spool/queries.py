@@ -55,6 +55,10 @@ _SUMS = """
     CAST(coalesce(sum(input_tokens), 0) AS BIGINT), CAST(coalesce(sum(cached_tokens), 0) AS BIGINT),
     CAST(coalesce(sum(output_tokens), 0) AS BIGINT), CAST(coalesce(sum(cost_micros), 0) AS BIGINT)
 """
+_AMOUNTS = ("input_tokens", "cached_tokens", "output_tokens", "cost_micros")
+_COLUMNS = ", ".join(_AMOUNTS)
+_KNOWN = ", ".join(f"CAST(sum({name}) AS BIGINT) AS known_{name}" for name in _AMOUNTS)
+_UNKNOWN = ", ".join(f"{name} - coalesce(known_{name}, 0) AS {name}" for name in _AMOUNTS)
 
 # The inner key is `ReminderRow.next_key` of the last send.
 _REMINDERS = """
@@ -285,15 +289,31 @@ def top_usage(day: str, limit: int, connection: Connection) -> list[tuple[str, U
 
 
 def usage_between(since: str, until: str, person: str | None, limit: int, connection: Connection) -> list[DailyUsage]:
-    """Return the usage from one day to another, the newest first, for each person and model."""
+    """Return the usage from one day to another, the newest first, for each person, model and agent.
+
+    What `usage` has more than `agent_usage` is that of an unknown agent: an older version has charged it.
+    """
     condition, values = ("", ()) if person is None else ("AND person = ?", (person,))
     statement = f"""
-        SELECT day, person, model, {_SUMS} FROM usage WHERE day >= ? AND day <= ? {condition}
-        GROUP BY day, person, model ORDER BY day DESC, person, model LIMIT ?
+        WITH known AS (
+            SELECT day, person, model, agent, {_COLUMNS} FROM agent_usage WHERE day >= ? AND day <= ? {condition}
+        )
+        SELECT * FROM (
+            SELECT * FROM known
+            UNION ALL
+            SELECT day, person, model, '', {_UNKNOWN}
+            FROM usage LEFT JOIN (
+                SELECT day, person, model, {_KNOWN} FROM known GROUP BY day, person, model
+            ) AS counted USING (day, person, model)
+            WHERE day >= ? AND day <= ? {condition}
+        ) AS found
+        WHERE input_tokens > 0 OR output_tokens > 0 OR cost_micros > 0
+        ORDER BY day DESC, person, model, agent LIMIT ?
     """  # noqa: S608 - constants only
+    span = (since, until, *values)
     return [
-        DailyUsage(day=day, person=name, model=model, total=_usage_total(sums))
-        for day, name, model, *sums in connection.execute(statement, (since, until, *values, limit))
+        DailyUsage(day=day, person=name, model=model, agent=agent, total=_usage_total(sums))
+        for day, name, model, agent, *sums in connection.execute(statement, (*span, *span, limit))
     ]
 
 

@@ -85,6 +85,13 @@ _USAGE = """
         LIMIT :chunk
     )
 """
+_AGENT_USAGE = """
+    DELETE FROM agent_usage WHERE (day, person, model, agent) IN (
+        SELECT day, person, model, agent FROM agent_usage
+        WHERE day < :horizon OR day < (SELECT day FROM agent_usage ORDER BY day DESC LIMIT 1 OFFSET :limit)
+        LIMIT :chunk
+    )
+"""
 _REMINDERS = """
     DELETE FROM reminders WHERE id IN (SELECT id FROM reminders WHERE over_at < :horizon LIMIT :chunk)
 """
@@ -114,6 +121,7 @@ def steps(now: datetime, *, keep: timedelta, max_seen: int) -> Iterator[Step]:
     yield partial(_delete, _OUTBOX_DEAD, dead)
     yield partial(_delete, _DRAFTS, {"horizon": horizon})
     yield partial(_delete, _USAGE, {"horizon": usage_horizon, "limit": USAGE_LIMIT})
+    yield partial(_delete, _AGENT_USAGE, {"horizon": usage_horizon, "limit": USAGE_LIMIT})
     yield partial(_delete, _REMINDERS, {"horizon": horizon})
     schedules_horizon = to_micros(now - max(keep, SCHEDULES_KEPT))
     yield partial(_delete, _SCHEDULE_RUNS, {"horizon": schedules_horizon})

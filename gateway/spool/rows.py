@@ -353,11 +353,13 @@ class UsageTotal(Struct, frozen=True, kw_only=True):
 
 
 class DailyUsage(Struct, frozen=True, kw_only=True):
-    """What a person has used of a model on a day."""
+    """What a person has used of a model on a day, by an agent."""
 
     day: str
     person: str
     model: str
+    agent: str
+    """Empty if it is not known: an earlier version has charged it."""
     total: UsageTotal
 
 

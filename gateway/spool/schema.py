@@ -167,7 +167,24 @@ _SCHEDULES: Step = (
     """,
 )
 
-MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS, _DELETIONS, _SCHEDULES)
+# What `usage` has, for each agent. Usage before this table came has no agent.
+_AGENT_USAGE: Step = (
+    """
+    CREATE TABLE agent_usage (
+        day TEXT NOT NULL,
+        person TEXT NOT NULL,
+        model TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        cached_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        cost_micros INTEGER NOT NULL,
+        PRIMARY KEY (day, person, model, agent)
+    ) WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Sequence[Step] = (_FIRST, _USAGE, _EVENTS, _REMINDERS, _DELETIONS, _SCHEDULES, _AGENT_USAGE)
 
 
 class Newer(Exception):

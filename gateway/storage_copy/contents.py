@@ -21,6 +21,7 @@ PRIMARY_KEYS: Mapping[str, tuple[str, ...]] = {
     "drafts": ("turn",),
     "facts": ("name",),
     "usage": ("day", "person", "model"),
+    "agent_usage": ("day", "person", "model", "agent"),
     "reminders": ("id",),
     "schedules": ("id",),
     "schedule_runs": ("schedule", "number"),

@@ -171,8 +171,10 @@ class TurnUsage:
         about: Callable[[str], ModelInfo],
         now: Callable[[], datetime],
         budget: RunBudget | None = None,
+        agent: str = "",
     ) -> None:
         self.person = person
+        self._agent = agent
         self._budget = budget
         self._daily = daily
         self.limits = limits
@@ -235,6 +237,7 @@ class TurnUsage:
             day=utc_day(self._now()),
             person=self.person,
             model=model,
+            agent=self._agent,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cache_read_tokens,
             output_tokens=usage.output_tokens,
@@ -254,7 +257,8 @@ class TurnUsage:
     def charge_call(self, model: str, cost: float) -> None:
         """Add a call of a service that has no tokens. Implements `gateway.agent.tools.Budget`."""
         micros = round(cost * _MICROS)
-        spend = AddUsage(day=utc_day(self._now()), person=self.person, model=model, cost_micros=micros)
+        day = utc_day(self._now())
+        spend = AddUsage(day=day, person=self.person, model=model, agent=self._agent, cost_micros=micros)
         self._add(spend, entries.Usage(cost_micros=micros))
 
     def _add(self, spend: AddUsage, recorded: entries.Usage) -> None:
@@ -517,7 +521,15 @@ class Meter:
             agent.provider,
             info=agent.info,
             calibrations=self.calibrations,
-            usage=TurnUsage(person, daily=self.daily, limits=limits, about=agent.about, now=self._now, budget=budget),
+            usage=TurnUsage(
+                person,
+                daily=self.daily,
+                limits=limits,
+                about=agent.about,
+                now=self._now,
+                budget=budget,
+                agent=agent.name,
+            ),
             excluded_models=agent.excluded_models,
             names_senders=names_senders,
             summarize=summarize,

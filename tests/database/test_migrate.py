@@ -317,7 +317,7 @@ def test_a_cluster_keeps_its_schema(postgres_storage: StorageSettings) -> None:
     migrate.upgrade(postgres_storage, "0003")
     with connected(postgres_storage) as sql:
         sql(JOIN, "b1", "one", "0.0.1", "0003")
-        sql(JOIN, "b2", "two", "0.0.2", "0004")
+        sql(JOIN, "b2", "two", "0.0.2", migrate.REVISIONS[-2])
         with pytest.raises(migrate.GatewayRuns, match="one, two") as refused:
             migrate.downgrade(postgres_storage, migrate.BASE)
         with pytest.raises(migrate.GatewayRuns, match=r"one \(version 0.0.1, schema 0003\)") as refused:
@@ -393,7 +393,7 @@ def test_a_node_may_be_one_schema_behind_the_others(
 def test_a_migration_waits_only_a_moment_for_the_tables_of_running_nodes(postgres_storage: StorageSettings) -> None:
     migrate.upgrade(postgres_storage, "0003")
     with connected(postgres_storage) as sql, psycopg.connect(postgres_storage.url) as busy:
-        sql(JOIN, "b2", "two", "0.0.2", "0004")
+        sql(JOIN, "b2", "two", "0.0.2", migrate.REVISIONS[-2])
         busy.execute("UPDATE alembic_version SET version_num = version_num")
         with ThreadPoolExecutor(1) as threads, capture_logs() as logs:
             upgrade = threads.submit(migrate.upgrade, postgres_storage)

@@ -139,3 +139,4 @@ async def _add_dead_letters(owner: Api) -> None:
     await owner.daemon.spool.commit(accepted("t1", f"Where is my parcel? {EVIL}"), dead)
     gone = MarkDead(key="k1", reason="The chat is gone.")
     await owner.daemon.spool.commit(send("k1", f"Here it is. {EVIL}", datetime.now(UTC)), gone)
+                agent=("main", "coder", "")[(day + number) % 3],

@@ -200,13 +200,13 @@ async def test_usage_is_plotted_and_exported(owner: Page) -> None:
     assert tallest >= 12
     await owner.get_by_label("Unit").select_option("cost")
     await expect(owner.get_by_role("img", name="Cost")).to_be_visible()
-    await owner.get_by_role("combobox", name="By", exact=True).select_option("model")
+    await owner.get_by_role("combobox", name="Group by").select_option("model")
     await expect(owner.locator(".legend")).to_contain_text("gpt-5.4")
     async with owner.expect_download() as download:
         await owner.get_by_role("button", name="Save as CSV").click()
     text = await asyncio.to_thread((await (await download.value).path()).read_text)
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert {"day", "person", "model", "costMicros"} <= rows[0].keys()
+    assert {"day", "person", "agent", "model", "costMicros"} <= rows[0].keys()
     assert f"web:{EVIL}" in {row["person"] for row in rows}
 
 
@@ -258,6 +258,8 @@ async def test_everything_can_be_reached_by_keyboard(browser: Browser, shown: Co
         await page.keyboard.press("Tab")
         await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
         await page.keyboard.press("Tab")
+    await owner.get_by_role("combobox", name="Group by").select_option("agent")
+    await expect(owner.locator(".legend li")).to_contain_text(["Unknown", "main", "coder"])
         await expect(page.get_by_role("button", name="Show the views")).to_be_focused()
         await page.keyboard.press("Enter")
         await page.get_by_role("link", name="Sessions", exact=True).focus()

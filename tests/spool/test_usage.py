@@ -10,9 +10,16 @@ from tests.spool.samples import NOW, take
 TODAY = NOW.date().isoformat()
 
 
-def spend(person: str = "web:ann", model: str = "m", day: str = TODAY) -> AddUsage:
+def spend(person: str = "web:ann", model: str = "m", day: str = TODAY, agent: str = "main") -> AddUsage:
     return AddUsage(
-        day=day, person=person, model=model, input_tokens=100, cached_tokens=60, output_tokens=7, cost_micros=5
+        day=day,
+        person=person,
+        model=model,
+        agent=agent,
+        input_tokens=100,
+        cached_tokens=60,
+        output_tokens=7,
+        cost_micros=5,
     )
 
 
@@ -45,6 +52,22 @@ async def test_usage_of_several_days_is_listed_by_person_and_model(spool: Spool)
     ]
 
 
+async def test_usage_is_listed_by_agent(spool: Spool) -> None:
+    """Usage without an agent was charged by an earlier version."""
+    await spool.commit(spend(), spend(agent="coder"), spend(agent="coder"), spend(agent=""), spend(day="2026-02-27"))
+    await spool.commit(spend(person="web:bob", agent=""))
+    found = await spool.usage_between(TODAY, TODAY, limit=10)
+    assert [(each.person, each.agent, each.total.tokens, each.total.cost_micros) for each in found] == [
+        ("web:ann", "", 107, 5),
+        ("web:ann", "coder", 214, 10),
+        ("web:ann", "main", 107, 5),
+        ("web:bob", "", 107, 5),
+    ]
+    assert (await spool.usage(TODAY, "web:ann")).tokens == 428
+    (of_bob,) = await spool.usage_between(TODAY, TODAY, "web:bob", limit=10)
+    assert of_bob.total.cached_tokens == 60
+
+
 async def test_usage_is_zero_without_rows(spool: Spool) -> None:
     assert await spool.usage(TODAY, "web:ann") == UsageTotal()
     assert await spool.top_usage(TODAY, limit=5) == []
@@ -62,4 +85,5 @@ async def test_old_days_of_usage_are_deleted(spool: Spool) -> None:
     await spool.commit(spend(), *(spend(f"web:{number}", day=old) for number in range(1_200)))
     await spool.delete_old_rows(NOW)
     assert await spool.usage(old) == UsageTotal()
+    assert [each.day for each in await spool.usage_between(old, TODAY, limit=10)] == [TODAY]
     assert (await spool.usage(TODAY)).tokens == 107

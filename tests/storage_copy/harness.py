@@ -76,7 +76,10 @@ async def fill(configured: Settings) -> None:
             *(send("k1", "ü"), MarkSending(key="k1", at=NOW), MarkDelivered(key="k1", receipt=RECEIPT, at=NOW)),
             *(send("k2"), SaveDraft(turn="t1", receipt=RECEIPT, at=NOW)),
             *(SetFact(name=f"guest.{name}", value='{"name": "\u2028"}') for name in ("zoë", "Ann", "ann", "_")),
-            *(AddUsage(day="2026-03-01", person=person, model="m", input_tokens=7) for person in ("b", "a", "é")),
+            *(
+                AddUsage(day="2026-03-01", person=person, model="m", agent="main", input_tokens=7)
+                for person in ("b", "a", "é")
+            ),
         )
         await fill_schedules(spool)
         for number in range(3):

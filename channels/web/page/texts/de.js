@@ -323,7 +323,7 @@ export default {
       stopped: "Angehalten",
     },
     // Usage.
-    group: "Nach",
+    group: "Gruppieren nach",
     byPerson: "Person",
     byModel: "Modell",
     inAll: "Insgesamt",
@@ -336,6 +336,7 @@ export default {
     day: "Tag",
     inputTokens: "Eingabe",
     cachedTokens: "Aus dem Cache",
+    unknown: "Unbekannt",
     outputTokens: "Ausgabe",
     noUsage: "In dieser Zeit wurde kein Modell benutzt.",
     moreUsage: "Es gibt mehr als das. Wähle einen kürzeren Zeitraum.",

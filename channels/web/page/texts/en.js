@@ -326,7 +326,7 @@ export default {
       stopped: "Stopped",
     },
     // Usage.
-    group: "By",
+    group: "Group by",
     byPerson: "Person",
     byModel: "Model",
     inAll: "In all",
@@ -339,6 +339,7 @@ export default {
     day: "Day",
     inputTokens: "Input",
     cachedTokens: "From cache",
+    unknown: "Unknown",
     outputTokens: "Output",
     noUsage: "No model was used in this time.",
     moreUsage: "There is more than this. Choose a shorter time.",

@@ -13,14 +13,19 @@ const DAY_MS = 86_400_000;
 const WIDEST = 10_000;
 
 /** @typedef {{inputTokens: number, cachedTokens: number, outputTokens: number, costMicros: number}} Counts */
-/** @typedef {Counts & {day: string, person: string, model: string}} Row */
+/** @typedef {Counts & {day: string, person: string, model: string, agent: string}} Row */
 
 /** @type {Record<string, (row: Row) => string>} */
-const GROUPS = { person: (row) => row.person, model: (row) => row.model, all: () => words.total };
+const GROUPS = {
+  person: (row) => row.person,
+  agent: (row) => row.agent || words.unknown,
+  model: (row) => row.model,
+  all: () => words.total,
+};
 
 /** @param {HTMLElement} root */
 export function open(root) {
-  const by = select([["person", words.byPerson], ["model", words.byModel], ["all", words.inAll]], "person");
+  const by = select([["person", words.byPerson], ["agent", words.agent], ["model", words.byModel], ["all", words.inAll]], "person");
   const unit = select([["tokens", words.tokens], ["cost", words.cost]], "tokens");
   const days = select(["7", "14", "30"].map((count) => [count, fill(words.days, { count })]), "30");
   const body = box("div", "", loading());
@@ -113,7 +118,7 @@ function totals(rows, groupOf) {
   const sorted = [...sums].sort((one, other) => other[1][0] + other[1][2] - one[1][0] - one[1][2]);
   const cells = sorted.map(([name, [read, cached, written, cost]]) => [name, number(read), number(cached), number(written), money(cost)]);
   const heads = [words.name, words.inputTokens, words.cachedTokens, words.outputTokens, words.cost];
-  return card(words.totals, table(words.totals, heads, cells));
+  return card(words.totals, table(words.totals, heads, cells, heads.length - 1));
 }
 
 /**
@@ -126,14 +131,14 @@ function perDay(days, series, format) {
     .map((day, at) => ({ day, cells: series.map((each) => each.values[at]) }))
     .filter(({ cells }) => cells.some(Boolean))
     .reverse()
-    .map(({ day, cells }) => [day, ...cells.map(format)]);
-  return card(words.perDay, table(words.perDay, [words.day, ...series.map((each) => each.name)], rows));
+    .map(({ day, cells }) => [element("time", "", day), ...cells.map(format)]);
+  return card(words.perDay, table(words.perDay, [words.day, ...series.map((each) => each.name)], rows, series.length));
 }
 
 /** @param {Row[]} rows */
 function csvOf(rows) {
   /** @type {(keyof Row)[]} */
-  const columns = ["day", "person", "model", "inputTokens", "cachedTokens", "outputTokens", "costMicros"];
+  const columns = ["day", "person", "agent", "model", "inputTokens", "cachedTokens", "outputTokens", "costMicros"];
   return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((cells) => cells.map(csvCell).join(",")).join("\r\n");
 }
 
