@@ -1,7 +1,7 @@
 """Sessions that programs start: how many may be active, how they end, and which of them a token may see."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -247,17 +247,32 @@ class ProgramSessions:
 
     async def _cancel(self, session: SessionMeta, *, by: str) -> SessionMeta:
         reason = f"The session was cancelled by {by}."
+        ending: list[Entry] = [
+            entries.System(content=reason),
+            entries.Status(value=SessionStatus.CANCELLED, by=by, why=REQUESTED),
+        ]
+        await self._stop(session, reason, unanswered="its session was cancelled", ending=ending)
+        ended = self._sessions.find(session.key) or session
+        await self._log_end(ended)
+        return ended
+
+    async def stop(self, session: SessionMeta, *, by: str) -> SessionMeta:
+        """Stop the run of a session and drop the prompts that wait. The session stays open for more."""
+        async with self.changing(session) as current:
+            if self._lanes.is_busy(current.key):
+                stopped = self._stop(current, f"Stopped by {by}.", unanswered=f"{by} has stopped the session")
+                await finish_before_cancel(stopped)
+            return self._sessions.find(current.key) or current
+
+    async def _stop(self, session: SessionMeta, reason: str, *, unanswered: str, ending: Sequence[Entry] = ()) -> None:
+        """Stop the turn with a reason, which people read, and commit the end of the prompts that wait."""
         # Empty the lane first. Otherwise the end of the stopped turn would start the next prompt.
         dropped = DroppedJobs(self._spool, [(self._lanes, session.key)], scope=session.scope)
-        answer = dropped.answer("", None, reason="its session was cancelled")
+        answer = dropped.answer("", None, reason=unanswered)
         notices = [
             part
             for message in answer.other_chats
             for part in self._delivery.compose(message, key=f"notice-{uuid4().hex}", scope=session.scope)
-        ]
-        ending: list[Entry] = [
-            entries.System(content=reason),
-            entries.Status(value=SessionStatus.CANCELLED, by=by, why=REQUESTED),
         ]
         try:
             await self._sessions.append(session.key, ending, also=[*answer.operations, *notices])
@@ -266,9 +281,6 @@ class ProgramSessions:
             raise
         self._lanes.stop(session.key, reason)
         self._delivery.post(notices)
-        ended = self._sessions.find(session.key) or session
-        await self._log_end(ended)
-        return ended
 
     async def resume(self, session: SessionMeta) -> SessionMeta:
         """Open a completed or cancelled session again, and make it the active one of its scope."""

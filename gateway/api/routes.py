@@ -141,6 +141,19 @@ def _session_operations(sessions: SessionApi) -> list[ApiOperation]:
             links=_links("id", *_READING, *_CHANGING),
         ),
         ApiOperation(
+            name="stopRun",
+            method="POST",
+            path=f"{SESSION}/stop",
+            tag="Sessions",
+            summary="Stop the run of a session",
+            description="Stops the answer that is being written, and drops the prompts that wait. The session stays "
+            "open. Does nothing if nothing runs.",
+            handle=sessions.stop,
+            response=t.SessionSummary,
+            errors=(NOT_FOUND, CONFLICT),
+            links=_links("id", *_READING, *_CHANGING),
+        ),
+        ApiOperation(
             name="cancelSession",
             method="DELETE",
             path=SESSION,

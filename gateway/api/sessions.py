@@ -276,6 +276,10 @@ class SessionApi:
             await self._archive.delete(session.key)
         return self._info(session)
 
+    async def stop(self, call: ApiCall) -> t.SessionSummary:
+        session = await self._programs.find_own(call.caller, call.path("id"))
+        return self._info(await self._programs.stop(session, by=call.caller.name))
+
     async def archive(self, call: ApiCall) -> t.SessionSummary:
         session = await self._programs.find_own(call.caller, call.path("id"))
         async with self._programs.changing(session):

@@ -150,6 +150,29 @@ async def test_cancelling_stops_the_run_and_drops_what_waits(tmp_path: Path) -> 
         assert (status, again["status"]) == (200, "cancelled")
 
 
+async def test_a_run_is_stopped_and_its_session_stays_open(tmp_path: Path) -> None:
+    slow = Parrot()
+    async with api(settings(tmp_path), slow.installed) as program:
+        session = await program.start()
+        path = f"/api/sessions/{session['id']}/stop"
+        await program.prompt(session, "first")
+        await slow.is_asked.wait()
+        second = await program.prompt(session, "second")
+        status, stopped = await program.call("POST", path)
+        assert (status, stopped["status"]) == (200, "active")
+        await until(lambda: not program.daemon.lanes.is_busy(session["key"]))
+        texts = await program.texts(session)
+        assert ("system", "Stopped by owner.") in texts
+        assert len(slow.heard) == 1
+        (dropped,) = [each for each in (await program.read(session))["messages"] if each.get("inReplyTo")]
+        assert dropped["inReplyTo"] == second["id"]
+        assert dropped["content"]["text"].startswith("This wasn't answered: owner has stopped the session.")
+        before = await program.texts(session)
+        status, again = await program.call("POST", path)
+        assert (status, again["status"], again["isRunning"]) == (200, "active", False)
+        assert await program.texts(session) == before
+
+
 async def test_a_completed_session_that_still_runs_can_be_cancelled(tmp_path: Path) -> None:
     slow = Parrot()
     async with api(settings(tmp_path), slow.installed) as program:
