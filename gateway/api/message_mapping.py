@@ -61,7 +61,9 @@ class MessageMapper:
                     for file in entry.attachments
                 )
                 text = TextContent(text=entry.content, partial=False, attachments=attached)
-                return replace(self._message(entry, "user", text), id=self.user_id(entry))
+                sender = entry.sender_name or entry.sender
+                message = self._message(entry, "user", text)
+                return replace(message, id=self.user_id(entry), sender=sender, schedule=entry.schedule)
             case entries.Assistant() if entry.content:
                 self._step = None
                 text = TextContent(text=entry.content, partial=False)
@@ -88,6 +90,7 @@ class MessageMapper:
                     started.content,
                     result=entry.output,
                     is_error=entry.is_error,
+                    seconds=round((entry.ts - started.timestamp).total_seconds(), 3),
                     diffs=[FileDiffInfo(path=each.path, diff=each.diff) for each in entry.diffs],
                 )
                 return replace(started, content=result, seq=entry.seq)

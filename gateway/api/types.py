@@ -235,6 +235,8 @@ class ToolContent(Response, frozen=True, kw_only=True, tag="tool"):
     title: str | None = None
     """A few words of a coding agent about the call."""
     diffs: list[FileDiffInfo] = []
+    seconds: float | None = None
+    """How long the call took, with the wait for an approval. Absent while the tool has not finished."""
 
 
 class ApprovalContent(Response, frozen=True, kw_only=True, tag="approval"):
@@ -262,6 +264,10 @@ class ApiMessage(Response, frozen=True, kw_only=True):
     seq: int | UnsetType = UNSET
     """The position in the session, for `since`. Absent in the response to a prompt, which is still to be stored."""
     turn: str | None = None
+    sender: str = ""
+    """Who has written a message of a user: the name of a person, or else their id."""
+    schedule: str = ""
+    """The schedule that has sent a message of a user."""
     in_reply_to: str | None = None
     """The id of the prompt that a system message is about, if that prompt was not answered."""
     model: str = ""
@@ -362,14 +368,14 @@ class UsageOfDay(TokenCount, frozen=True, kw_only=True):
     day: str
     person: str
     model: str
+    agent: str
+    """Empty if it is not known, because an earlier version has counted it."""
 
 
 class UsageHistory(Response, frozen=True, kw_only=True):
     since: str
     until: str
     rows: list[UsageOfDay]
-    agent: str
-    """Empty if it is not known, because an earlier version has counted it."""
     """The newest day first, for each person, model and agent."""
     is_complete: bool
     """False if there are more than 20,000 rows."""

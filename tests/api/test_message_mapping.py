@@ -1,7 +1,7 @@
 """Entries as messages: which of them a reader gets, and in which state."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -30,6 +30,21 @@ async def test_a_message_that_comes_into_a_running_turn_does_not_double_its_tool
     assert [message.role for message in found] == ["user", "system", "user"]
     assert isinstance(found[1].content, ToolContent)
     assert found[1].content.result == "launched"
+
+
+async def test_a_tool_call_says_how_long_it_took_and_a_message_who_wrote_it() -> None:
+    async def timed() -> AsyncIterator[Entry]:
+        ada = entries.User(content="go", sender="loopback:ada", sender_name="Ada")
+        plan = entries.User(content="go", sender="loopback:ada", schedule="news")
+        use = entries.ToolUse(tool_use_id="c", name="launch", input={})
+        result = entries.ToolResult(tool_use_id="c", output="launched")
+        for seq, entry in enumerate((ada, plan, use, result), start=1):
+            yield replace(entry, seq=seq, ts=NOW + timedelta(seconds=1.5 * seq), turn="t")
+
+    found = [message async for message in all_messages("s", timed())]
+    assert [(each.sender, each.schedule) for each in found] == [("Ada", ""), ("loopback:ada", "news"), ("", "")]
+    assert isinstance(found[2].content, ToolContent)
+    assert found[2].content.seconds == 1.5
 
 
 async def test_the_cost_of_a_step_is_on_its_first_message() -> None:
