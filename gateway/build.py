@@ -684,6 +684,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
             context=context,
             locks=turns.workspace_locks,
             documents=documents,
+            metrics=metrics,
         )
     )
 

@@ -94,6 +94,8 @@ class Metrics:
         """Seconds until a model's answer began."""
         self.failing: Counter[str] = Counter()
         """Consecutive failures of each model."""
+        self.last_failures: dict[str, tuple[float, str]] = {}
+        """When each model failed last, and why."""
         self.tokens: Counter[Labels] = Counter()
         self.cost_micros: Counter[Labels] = Counter()
         self.archived: Counter[Labels] = Counter()
@@ -126,9 +128,13 @@ class Metrics:
     def reply_finished(self, channel: str, outcome: str) -> None:
         self.replies[channel, outcome] += 1
 
-    def model_called(self, model: str, outcome: str, *, seconds: float, first_word: float | None) -> None:
-        """Count one step of a model. `seconds` includes the waits between its retries."""
+    def model_called(
+        self, model: str, outcome: str, *, seconds: float, first_word: float | None, reason: str = ""
+    ) -> None:
+        """Count one step of a model. `seconds` includes the waits between its retries. `reason` is why it failed."""
         label = self._label(model)
+        if outcome == "failed":
+            self.last_failures[label] = (self._clock(), reason)
         self.requests[label, outcome] += 1
         self.failing[label] = self.failing[label] + 1 if outcome == "failed" else 0
         self.answers[(label,)].observe(seconds)

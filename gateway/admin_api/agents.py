@@ -1,5 +1,6 @@
 """The agents with their tools, the MCP servers, and a trial of a tool."""
 
+from datetime import UTC, datetime
 from http import HTTPStatus
 from time import monotonic
 from uuid import uuid4
@@ -14,6 +15,7 @@ from gateway.conversation import ToolCall
 from gateway.documents.conversion import DocumentConverter
 from gateway.http.responses import HttpError
 from gateway.mcp.server import McpServers, server_of
+from gateway.metrics import Metrics
 from gateway.routing import program_scope
 from gateway.turns.agents import AgentRegistry, ConfiguredAgent
 from gateway.turns.context import TurnContext
@@ -34,6 +36,7 @@ class AgentTools:
         context: TurnContext,
         locks: WorkspaceLocks,
         documents: DocumentConverter,
+        metrics: Metrics,
     ) -> None:
         self._live = live
         self._agents = agents
@@ -41,6 +44,7 @@ class AgentTools:
         self._context = context
         self._locks = locks
         self._documents = documents
+        self._metrics = metrics
 
     async def agents(self, call: ApiCall) -> t.AgentDetails:
         del call
@@ -48,7 +52,8 @@ class AgentTools:
 
     def _detail(self, agent: ConfiguredAgent) -> t.AgentDetail:
         settings = self._live.settings.agents[agent.name]
-        skipped = [each for each in self._agents.skipped_models() if each.endswith(agent.model or "/")]
+        model = agent.info.name
+        failed_at, last_error = self._metrics.last_failures.get(model, (None, ""))
         return t.AgentDetail(
             id=agent.name,
             backend=settings.backend.value,
@@ -72,8 +77,18 @@ class AgentTools:
                 )
                 for spec in sorted(agent.toolbox.specs(), key=lambda spec: spec.name)
             ],
-            trouble=f"The model {skipped[0]} failed recently, so its fallback is used." if skipped else "",
+            trouble=self._trouble(model),
+            last_error=last_error,
+            last_error_at=None if failed_at is None else datetime.fromtimestamp(failed_at, UTC),
         )
+
+    def _trouble(self, model: str) -> str:
+        if model in self._agents.skipped_models():
+            return f"The model {model} failed recently, so its fallback is used."
+        failures = self._metrics.failing[model]
+        if failures < 2:  # noqa: PLR2004 - a row begins with two.
+            return f"The last request to the model {model} failed." if failures else ""
+        return f"The model {model} failed {failures} times in a row."
 
     async def mcp_servers(self, call: ApiCall) -> t.McpServerList:
         del call

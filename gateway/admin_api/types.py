@@ -432,6 +432,9 @@ class AgentDetail(Response, frozen=True, kw_only=True):
     tools: list[ToolInfo]
     trouble: str
     """Why it cannot work as configured now; empty if it can."""
+    last_error: str
+    """Why its model failed last, since the start; empty if it never did."""
+    last_error_at: UtcTime | None
 
 
 class AgentDetails(Response, frozen=True, kw_only=True):

@@ -452,7 +452,10 @@ class MeteredProvider:
         outcome = "answered" if error is None else "stopped" if is_stopped else "failed"
         seconds = monotonic() - response.asked_at
         model = (usage and usage.model) or name
-        self._metrics.model_called(model, outcome, seconds=seconds, first_word=response.first_token_after)
+        reason = str(error) if isinstance(error, ProviderFailed) else type(error).__name__
+        self._metrics.model_called(
+            model, outcome, seconds=seconds, first_word=response.first_token_after, reason=reason
+        )
         _end_span(response, outcome, model, error)
         if isinstance(error, ProviderFailed) and response.first_token_after is None:
             return

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from gateway.errors import ProviderFailed
 from tests.admin_api.harness import CONFIG, administered
 from tests.api.harness import Api, Json
 from tests.daemon.tools import Rocket, agent, scripted
@@ -23,6 +24,21 @@ async def test_agents_are_listed_with_their_tools(tmp_path: Path) -> None:
         assert (launch["name"], launch["needsApproval"], launch["server"]) == ("launch", True, "")
         assert launch["schema"]["properties"].keys() == {"target"}
         assert (look["name"], look["needsApproval"]) == ("look", False)
+
+
+async def test_an_agent_says_why_its_model_failed(tmp_path: Path) -> None:
+    failing = scripted([ProviderFailed("The model is overloaded.")], [ProviderFailed("The model is overloaded.")])
+    async with administered(tmp_path, before=agent(failing, Rocket())) as owner:
+        session = await owner.start()
+        sentences = ("The last request to the model offline/rules failed.", "failed 2 times in a row", "")
+        for turns, sentence in enumerate(sentences, start=1):
+            await owner.prompt(session, "hello")
+            await owner.answered(session, turns)
+            _, found = await owner.call("GET", "/api/agents/details")
+            (main,) = found["agents"]
+            assert sentence in main["trouble"]
+            assert (main["lastError"], bool(main["lastErrorAt"])) == ("The model is overloaded.", True)
+            assert bool(main["trouble"]) == bool(sentence)
 
 
 async def test_a_tool_is_tried(tmp_path: Path) -> None:

@@ -298,6 +298,7 @@ export default {
     asks: "Fragt vorher",
     tryTool: "Ausprobieren",
     tryArgs: "Argumente als JSON",
+    lastErrorAt: "Letzter Fehler, {time}: {error}",
     tryHint: "Es läuft sofort, in einem Arbeitsbereich, der zu keinem Gespräch gehört.",
     notJson: "Diese Argumente sind kein JSON-Objekt.",
     mcpServers: "MCP-Server",

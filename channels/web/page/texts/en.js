@@ -301,6 +301,7 @@ export default {
     asks: "Asks first",
     tryTool: "Try it",
     tryArgs: "Arguments as JSON",
+    lastErrorAt: "Last error, {time}: {error}",
     tryHint: "It runs at once, in a workspace that belongs to no conversation.",
     notJson: "These arguments are not a JSON object.",
     mcpServers: "MCP servers",

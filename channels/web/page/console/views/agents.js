@@ -2,6 +2,7 @@
 
 import { call, get } from "../../shared/api.js";
 import { element } from "../../shared/dom.js";
+import { formatTime } from "../../shared/format.js";
 import { fill, plural, texts } from "../../shared/texts.js";
 import { action, attempt, badge, box, card, empty, factList, field, loading, table } from "../elements.js";
 
@@ -50,6 +51,7 @@ function toolDetails(agent, tool) {
   return node;
 }
 
+    agent.lastError && element("p", "fine", fill(words.lastErrorAt, { error: agent.lastError, time: formatTime(agent.lastErrorAt) })),
 /**
  * @param {string} agent
  * @param {any} tool
