@@ -1,6 +1,7 @@
 """A daemon with something of everything that the console shows. All texts try to become HTML."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from channels.loopback import LoopbackChannel
 from gateway.access.guests import Applicant, Guest, Person, save_fact
-from gateway.agent.protocol import TextDelta, TokenUsage
+from gateway.agent.protocol import Chunk, Prompt, TextDelta, TokenUsage
 from gateway.contract import Sender
 from gateway.daemon import Daemon
 from gateway.spool import AddUsage, InboxState, MarkDead, SetInboxState
@@ -43,6 +44,21 @@ tokens_per_turn = 200000
 [channels.terminal]
 enabled = false
 """
+
+
+class Speaker:
+    """A model that says one word after the other, for as long as the test gives it some."""
+
+    def __init__(self) -> None:
+        self._words: asyncio.Queue[str] = asyncio.Queue()
+
+    def say(self, *words: str) -> None:
+        for word in words:
+            self._words.put_nowait(word)
+
+    async def stream(self, _prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        while True:
+            yield TextDelta(text=await self._words.get())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +139,7 @@ async def _add_usage(owner: Api) -> None:
                 day=(today - timedelta(days=day)).isoformat(),
                 person=person,
                 model="gpt-5.4" if number % 2 else "claude-sonnet-5-5",
+                agent=("main", "coder", "")[(day + number) % 3],
                 input_tokens=4000 * (1 + (day * 7 + number * 5) % 11),
                 cached_tokens=1000,
                 output_tokens=900 * (1 + (day + number) % 5),
@@ -139,4 +156,3 @@ async def _add_dead_letters(owner: Api) -> None:
     await owner.daemon.spool.commit(accepted("t1", f"Where is my parcel? {EVIL}"), dead)
     gone = MarkDead(key="k1", reason="The chat is gone.")
     await owner.daemon.spool.commit(send("k1", f"Here it is. {EVIL}", datetime.now(UTC)), gone)
-                agent=("main", "coder", "")[(day + number) % 3],

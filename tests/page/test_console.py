@@ -2,12 +2,13 @@
 
 import asyncio
 import csv
+import dataclasses
 import io
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -18,10 +19,13 @@ from msgspec.structs import replace
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from gateway.admin_api.replies import MARK
-from gateway.contract import TokenScope
+from gateway.contract import Sender, TokenScope
+from gateway.spool import MarkDead
 from tests.page.conftest import shoot
-from tests.page.console import ANSWER, EVIL, PROMPT, TITLE, Console, console
+from tests.page.console import ANSWER, EVIL, PROMPT, TITLE, Console, Speaker, console
 from tests.page.daemon import Daemon as DaemonOfPage
+from tests.polling import until
+from tests.spool.samples import send
 
 TOOLS = Path(os.environ.get("GATEHOUSE_PAGE_TOOLS") or Path(__file__).parents[2] / ".venv/page-tools")
 AXE = TOOLS / "node_modules/axe-core/axe.min.js"
@@ -118,6 +122,58 @@ async def test_sessions_are_found_and_read(owner: Page, shown: Console) -> None:
     await expect(owner.locator(".session-row")).to_have_count(3)
 
 
+async def test_a_running_answer_is_followed_and_stopped(owner: Page, shown: Console) -> None:
+    """Who reads its end keeps that in view, and who has scrolled up keeps what is there."""
+    speaker = Speaker()
+    shown.daemon.agents.replace("main", lambda agent: dataclasses.replace(agent, provider=speaker))
+    ada = Sender(id="cy", name=f"Cy {EVIL}", is_owner=True)
+    await shown.loopback.say("Tell me a story", peer="cy", sender=ada)
+    speaker.say("Once upon a time. " * 400)
+    await until(lambda: shown.daemon.lanes.is_busy("agent:main:loopback:direct:cy"))
+    await visit(owner, f"sessions/{await shown.session_with('story')}")
+    await expect(owner.locator(".message.user .message-head b")).to_have_text(ada.name)
+    frame, draft = owner.locator("#content"), owner.locator(".draft")
+    await expect(draft).to_contain_text("Once upon a time.")
+    await owner.get_by_role("button", name="To the end").click()
+    speaker.say("There was a king. " * 400)
+    await expect(draft).to_contain_text("There was a king.")
+    below = "node => node.scrollHeight - node.scrollTop - node.clientHeight"
+    assert await frame.evaluate(below) < 2
+    await frame.evaluate("node => { node.scrollTop = 300; }")
+    speaker.say("He had a daughter. " * 400)
+    await expect(draft).to_contain_text("He had a daughter.")
+    assert await frame.evaluate("node => node.scrollTop") == 300
+    await owner.get_by_role("button", name="Actions").click()
+    await owner.get_by_role("menuitem", name="Stop", exact=True).click()
+    await expect(owner.locator(".message.system .said")).to_have_text("Stopped by owner.")
+    await expect(owner.locator(".transcript-head .badge")).to_have_text("Open")
+
+
+async def test_a_turn_is_stopped_from_the_overview_by_keyboard(owner: Page, shown: Console) -> None:
+    """The list is drawn again every two seconds, for the age of the turns. The focus stays in it."""
+    stop = owner.locator(".turn").get_by_role("button", name="Stop")
+    await stop.focus()
+    age = await owner.locator(".turn-state").text_content()
+    await expect(owner.locator(".turn-state")).not_to_have_text(age or "")
+    await expect(stop).to_be_focused()
+    await owner.keyboard.press("Enter")
+    await expect(owner.get_by_text("Nothing is running.")).to_be_visible()
+    assert not shown.daemon.approvals.open_questions
+
+
+async def test_a_text_is_found_in_a_transcript(owner: Page, shown: Console) -> None:
+    await visit(owner, f"sessions/{await shown.session_with('kitchen')}")
+    await owner.get_by_label("Search in this session").fill("SENSOR reports")
+    await owner.keyboard.press("Enter")
+    await expect(owner.locator(".message.found .said")).to_have_text(ANSWER)
+    marked = "[...CSS.highlights.get('found-text')].map(range => range.toString())"
+    assert await owner.evaluate(marked) == ["sensor reports"]
+    await owner.get_by_label("Search in this session").fill("no such words")
+    await owner.keyboard.press("Enter")
+    await expect(owner.locator(".search-inside [role=status]")).to_have_text("0 / 0")
+    assert await owner.evaluate("CSS.highlights.has('found-text')") is False
+
+
 async def test_an_owner_answers_renames_and_deletes_a_session(owner: Page, shown: Console) -> None:
     await visit(owner, f"sessions/{await shown.session_with('router')}")
     await expect(owner.get_by_role("heading", name="Fix the router")).to_have_text(TITLE[:80])
@@ -202,6 +258,8 @@ async def test_usage_is_plotted_and_exported(owner: Page) -> None:
     await expect(owner.get_by_role("img", name="Cost")).to_be_visible()
     await owner.get_by_role("combobox", name="Group by").select_option("model")
     await expect(owner.locator(".legend")).to_contain_text("gpt-5.4")
+    await owner.get_by_role("combobox", name="Group by").select_option("agent")
+    await expect(owner.locator(".legend li")).to_contain_text(["Unknown", "main", "coder"])
     async with owner.expect_download() as download:
         await owner.get_by_role("button", name="Save as CSV").click()
     text = await asyncio.to_thread((await (await download.value).path()).read_text)
@@ -223,6 +281,17 @@ async def test_the_log_runs_along_and_dead_letters_are_handled(owner: Page, show
     await expect(owner.get_by_text("Every message was answered")).to_be_visible()
     while not (await shown.loopback.hear_message()).text.startswith("Here it is"):
         pass
+
+
+async def test_new_dead_letters_show_at_once_and_all_are_dropped(owner: Page, shown: Console) -> None:
+    await visit(owner, "logs")
+    await expect(owner.get_by_role("row", name="parcel")).to_be_visible()
+    gone = MarkDead(key="k2", reason="The bot was blocked.")
+    await shown.daemon.spool.commit(send("k2", "Good evening.", datetime.now(UTC)), gone)
+    await expect(owner.get_by_role("row", name="Good evening.")).to_contain_text("The bot was blocked.")
+    await owner.locator(".for-all").get_by_role("button", name="Drop").click()
+    await owner.get_by_role("dialog").get_by_role("button", name="Drop").click()
+    await expect(owner.get_by_text("Every message was answered")).to_be_visible()
 
 
 async def test_a_setting_is_previewed_and_applied(owner: Page, shown: Console) -> None:
@@ -258,8 +327,6 @@ async def test_everything_can_be_reached_by_keyboard(browser: Browser, shown: Co
         await page.keyboard.press("Tab")
         await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
         await page.keyboard.press("Tab")
-    await owner.get_by_role("combobox", name="Group by").select_option("agent")
-    await expect(owner.locator(".legend li")).to_contain_text(["Unknown", "main", "coder"])
         await expect(page.get_by_role("button", name="Show the views")).to_be_focused()
         await page.keyboard.press("Enter")
         await page.get_by_role("link", name="Sessions", exact=True).focus()

@@ -56,10 +56,13 @@ export function factList(facts) {
  * @param {string} label
  * @param {string[]} heads
  * @param {Child[][]} rows
+ * @param {number} [figures] How many columns at the end are figures.
  */
-export function table(label, heads, rows) {
-  const head = box("thead", "", box("tr", "", ...heads.map((text) => scoped(text))));
-  const body = box("tbody", "", ...rows.map((cells) => box("tr", "", ...cells.map((cell, at) => td(cell, heads[at])))));
+export function table(label, heads, rows, figures = 0) {
+  /** @param {number} at */
+  const kind = (at) => (at >= heads.length - figures ? "figure" : "");
+  const head = box("thead", "", box("tr", "", ...heads.map((text, at) => th(text, kind(at)))));
+  const body = box("tbody", "", ...rows.map((cells) => box("tr", "", ...cells.map((cell, at) => td(cell, heads[at], kind(at))))));
   const frame = box("div", "table-frame", box("table", "", head, body));
   frame.tabIndex = 0;
   frame.setAttribute("role", "group");
@@ -67,20 +70,23 @@ export function table(label, heads, rows) {
   return frame;
 }
 
-/** @param {string} text */
-function scoped(text) {
-  const node = text ? element("th", "", text) : element("td");
-  node.setAttribute("scope", "col");
-  if (!text) node.removeAttribute("scope");
+/**
+ * @param {string} text
+ * @param {string} kind
+ */
+function th(text, kind) {
+  const node = element(text ? "th" : "td", kind, text);
+  if (text) node.setAttribute("scope", "col");
   return node;
 }
 
 /**
  * @param {Child} cell
  * @param {string} head
+ * @param {string} kind
  */
-function td(cell, head) {
-  const node = box("td", "", cell);
+function td(cell, head, kind) {
+  const node = box("td", kind, cell);
   node.dataset.head = head;
   return node;
 }
@@ -174,8 +180,10 @@ export function checkbox(label, isOn = false) {
   return [box("label", "check", node, element("span", "", label)), node];
 }
 
+const FOCUSABLE = "a, button, summary, input, select, textarea, [tabindex]";
+
 /**
- * Replaces the content of `root` if the data for it has changed. So a focus and a selection stay where nothing changes.
+ * Replaces the content of `root` if the data for it has changed. What was open stays open, and the focus stays at its place.
  * @param {HTMLElement} root
  * @param {unknown} data
  * @param {() => Child[]} make
@@ -184,8 +192,11 @@ export function refresh(root, data, make) {
   const key = JSON.stringify(data);
   if (root.dataset.shown === key) return;
   const isOpen = [...root.querySelectorAll("details")].map((each) => each.open);
+  const focused = [...root.querySelectorAll(FOCUSABLE)].indexOf(/** @type {Element} */ (document.activeElement));
   root.replaceChildren(box("div", "", ...make()));
   root.querySelectorAll("details").forEach((each, at) => (each.open = isOpen[at] ?? each.open));
+  const next = root.querySelectorAll(FOCUSABLE)[focused];
+  if (next instanceof HTMLElement) next.focus({ preventScroll: true });
   root.dataset.shown = key;
 }
 

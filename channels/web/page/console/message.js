@@ -23,19 +23,21 @@ export function messageNode(message, before, session) {
   const time = link(`#/sessions/${session}/${message.id}`, clock(message.timestamp), "permalink");
   time.title = `${formatTime(message.timestamp)} · ${words.permalink}`;
   const head = box("div", "message-head", element("b", "", roleOf(message)), time);
+  if (message.schedule) head.append(badge(fill(words.bySchedule, { name: message.schedule })));
   const seconds = before ? (Date.parse(message.timestamp) - Date.parse(before.timestamp)) / 1000 : 0;
   if (message.role !== "user" && seconds >= 1) head.append(element("span", "fine", `+${span(seconds)}`));
+  if (message.content.seconds >= 0.1) head.append(element("span", "fine", fill(words.took, { seconds: number(message.content.seconds) })));
   if (message.usage) head.append(element("span", "fine", costOf(message)));
   node.append(head, contentOf(message, session));
   return node;
 }
 
 /** @param {any} message */
-function roleOf({ role, content }) {
+function roleOf({ role, content, sender }) {
   if (content.type === "tool") return words.toolCall;
   if (content.type === "plan") return words.plan;
   if (content.type === "approval") return words.question;
-  return words.role[/** @type {keyof typeof words.role} */ (role)] ?? role;
+  return sender || (words.role[/** @type {keyof typeof words.role} */ (role)] ?? role);
 }
 
 /** @param {any} message */
@@ -81,9 +83,12 @@ function pre(text) {
   return box("div", "", node, more);
 }
 
-/** @param {any} plan */
+/** @param {{steps: {status: string, content: string}[]}} plan */
 function planOf({ steps }) {
-  return box("ul", "plan", ...steps.map((/** @type {any} */ each) => box("li", each.status, each.content, " ", badge(each.status))));
+  /** @param {string} status */
+  const named = (status) => words.planStatus[/** @type {keyof typeof words.planStatus} */ (status)] ?? status;
+  const rows = steps.map(({ status, content }) => box("li", status, content, " ", badge(named(status), status === "completed" ? "good" : "neutral")));
+  return box("ul", "plan", ...rows);
 }
 
 /**

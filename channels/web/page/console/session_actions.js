@@ -26,10 +26,11 @@ export function sessionMenu(session, onChange) {
   node.addEventListener("click", () =>
     openMenu(node, words.actions, [
       { label: words.rename, icon: "edit", run: run(() => rename(session)) },
+      ...(session.isRunning ? [{ label: words.stop, icon: "stop", run: post("stop") }] : []),
       ...(session.status === "active"
         ? [
             { label: words.complete, icon: "check", run: post("complete") },
-            { label: words.cancelRun, icon: "stop", run: run(() => call("DELETE", path)) },
+            { label: words.cancelRun, icon: "close", run: run(() => call("DELETE", path)) },
           ]
         : [{ label: words.resume, icon: "retry", run: post("resume") }]),
       { label: words.copyMarkdown, icon: "copy", run: () => attempt(() => copyMarkdown(path)) },

@@ -2,7 +2,7 @@
 
 import { ApiError, call, get } from "../shared/api.js";
 import { askToConfirm } from "../shared/dialog.js";
-import { element } from "../shared/dom.js";
+import { $, element } from "../shared/dom.js";
 import { formatTime } from "../shared/format.js";
 import { plural, texts } from "../shared/texts.js";
 import { toast } from "../shared/toast.js";
@@ -14,6 +14,8 @@ import { follow } from "./stream.js";
 
 const words = texts.console;
 const AT_ONCE = 200;
+const NEAR_END = 120;
+const FOUND = "found-text";
 
 class Transcript {
   /**
@@ -58,11 +60,29 @@ class Transcript {
     this.showRange(this.firstShown, this.messages.length);
     this.earlier.hidden = this.firstShown === 0;
     if (at >= 0) this.jump(this.messages[at].id);
+    else if (this.session.isRunning) this.goToEnd();
     this.follow();
   }
 
   close() {
     this.end();
+    globalThis.CSS?.highlights?.delete(FOUND);
+  }
+
+  goToEnd() {
+    const frame = $("content");
+    frame.scrollTop = frame.scrollHeight;
+  }
+
+  /**
+   * Changes what is shown. Who reads the end keeps it in view, and for everyone else nothing moves.
+   * @param {() => void} change
+   */
+  keepingPlace(change) {
+    const frame = $("content");
+    const isAtEnd = frame.scrollHeight - frame.scrollTop - frame.clientHeight < NEAR_END;
+    change();
+    if (isAtEnd) this.goToEnd();
   }
 
   follow() {
@@ -78,11 +98,12 @@ class Transcript {
    * @param {any} data
    */
   onEvent(name, data) {
-    if (name === "message") this.update(data);
-    else if (name === "text") this.showDraft(data.text);
-    else if (name === "delta") this.showDraft((this.draft.textContent ?? "") + data.text);
+    if (name === "message") this.keepingPlace(() => this.update(data));
+    else if (name === "text") this.keepingPlace(() => this.showDraft(data.text));
+    else if (name === "delta") this.keepingPlace(() => this.draft.append(data.text));
     else if (name === "gone") toast(words.sessionGone);
     else this.reloadHead();
+    if (name === "delta") this.draft.hidden = false;
     if (name === "turn") this.showDraft("");
   }
 
@@ -187,7 +208,7 @@ class Transcript {
     jump.append(new Option(plural(words.turnCount, turns.length), ""));
     for (const [at, each] of turns.entries()) jump.append(new Option(`${at + 1}. ${(each.content.text ?? "").slice(0, 60)}`, each.id));
     jump.addEventListener("change", () => jump.value && this.jump(jump.value));
-    this.tools.replaceChildren(field(words.jumpToTurn, jump), this.searchField());
+    this.tools.replaceChildren(field(words.jumpToTurn, jump), this.searchField(), action("plain", words.toEnd, () => this.goToEnd()));
   }
 
   searchField() {
@@ -204,9 +225,13 @@ class Transcript {
       if (at < 0) return;
       this.jump(found[at].id);
       for (const each of this.nodes.get(found[at].id)?.querySelectorAll("details") ?? []) each.open = true;
+      highlight(this.nodes.get(found[at].id), text);
       wanted.focus();
     };
-    wanted.addEventListener("input", () => (at = -1));
+    wanted.addEventListener("input", () => {
+      at = -1;
+      globalThis.CSS?.highlights?.delete(FOUND);
+    });
     wanted.addEventListener("keydown", (event) => event.key === "Enter" && move(event.shiftKey ? -1 : 1));
     return box("div", "search-inside", field(words.searchInside, wanted), action("plain", words.next, () => move(1)), count);
   }
@@ -226,6 +251,28 @@ class Transcript {
     form.setAttribute("aria-label", words.replyLabel);
     return form;
   }
+}
+
+/**
+ * Marks a text wherever a message has it. An old browser shows only which message it is.
+ * @param {HTMLElement | undefined} node
+ * @param {string} text In lower case.
+ */
+function highlight(node, text) {
+  if (!node || !globalThis.CSS?.highlights) return;
+  const ranges = [];
+  const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const part = /** @type {Text} */ (walker.currentNode);
+    const content = part.data.toLowerCase();
+    for (let at = content.indexOf(text); at >= 0 && at + text.length <= part.length; at = content.indexOf(text, at + text.length)) {
+      const range = new Range();
+      range.setStart(part, at);
+      range.setEnd(part, at + text.length);
+      ranges.push(range);
+    }
+  }
+  CSS.highlights.set(FOUND, new Highlight(...ranges));
 }
 
 /**

@@ -4,18 +4,44 @@ import { call, get } from "../../shared/api.js";
 import { element } from "../../shared/dom.js";
 import { formatTime } from "../../shared/format.js";
 import { fill, plural, texts } from "../../shared/texts.js";
-import { action, attempt, badge, box, card, empty, factList, field, loading, table } from "../elements.js";
+import { action, attempt, badge, box, card, empty, factList, field, loading, refresh, table } from "../elements.js";
 
 const words = texts.console;
 
 /** @param {HTMLElement} root */
 export function open(root) {
-  root.append(loading());
-  attempt(async () => {
-    const [{ agents }, { servers }] = await Promise.all([get("/api/agents/details"), get("/api/mcp")]);
-    root.replaceChildren(...agents.map(agentCard), mcpCard(servers));
-  });
-  return {};
+  /** @type {Map<string, HTMLElement>} */
+  const parts = new Map();
+  const list = box("div", "", loading());
+  const servers = element("div");
+  root.append(list, servers);
+  let trouble = "";
+
+  const load = () =>
+    attempt(async () => {
+      const [found, mcp] = await Promise.all([get("/api/agents/details"), get("/api/mcp")]);
+      for (const agent of found.agents) {
+        const part = parts.get(agent.id) ?? element("div");
+        if (!parts.has(agent.id)) list.append(part);
+        parts.set(agent.id, part);
+        // Arguments that are being typed are not thrown away.
+        if (!part.contains(document.activeElement)) refresh(part, agent, () => [agentCard(agent)]);
+      }
+      list.querySelector(":scope > .fine")?.remove();
+      refresh(servers, mcp.servers, () => [mcpCard(mcp.servers)]);
+    });
+  load();
+  return {
+    /**
+     * @param {string} name
+     * @param {any} data
+     */
+    onEvent(name, data) {
+      const now = name === "overview" ? JSON.stringify([data.troubles, data.warnings, data.notes]) : trouble;
+      if (name === "reset" || (trouble && now !== trouble)) load();
+      trouble = now;
+    },
+  };
 }
 
 /** @param {any} agent */
@@ -25,6 +51,7 @@ function agentCard(agent) {
     agent.id,
     state,
     agent.trouble && element("p", "", agent.trouble),
+    agent.lastError && element("p", "fine", fill(words.lastErrorAt, { error: agent.lastError, time: formatTime(agent.lastErrorAt) })),
     factList([
       [words.backend, agent.backend],
       [words.model, [agent.provider, agent.model].filter(Boolean).join("/")],
@@ -51,7 +78,6 @@ function toolDetails(agent, tool) {
   return node;
 }
 
-    agent.lastError && element("p", "fine", fill(words.lastErrorAt, { error: agent.lastError, time: formatTime(agent.lastErrorAt) })),
 /**
  * @param {string} agent
  * @param {any} tool

@@ -93,6 +93,7 @@ export function open(root) {
     });
   reload();
   log.load();
+  let dead = -1;
   return {
     /**
      * @param {string} name
@@ -101,7 +102,12 @@ export function open(root) {
     onEvent(name, data) {
       if (name === "log") log.add(data);
       if (name === "reset") log.load();
-      if (name === "overview") log.offerNodes(data.nodes);
+      if (name !== "overview") return;
+      log.offerNodes(data.nodes);
+      const { messages, replies } = data.storage;
+      const now = (messages.dead ?? 0) + data.repliesWaiting + (replies.dead ?? 0);
+      if (dead >= 0 && now !== dead) reload();
+      dead = now;
     },
   };
 }
@@ -129,11 +135,16 @@ function letterCard({ messages, replies, unreadable }, reload) {
     formatTime(each.createdAt),
     each.state === "dead" ? buttons({ replies: [each.id] }, reload) : badge(words.stillTried),
   ]);
+  const given = {
+    messages: messages.map((/** @type {any} */ each) => each.id),
+    replies: replies.filter((/** @type {any} */ each) => each.state === "dead").map((/** @type {any} */ each) => each.id),
+  };
   return card(
     words.deadLetters,
     set.length > 0 && box("div", "", element("h3", "", words.setAside), table(words.setAside, heads, set)),
     undelivered.length > 0 && box("div", "", element("h3", "", words.undelivered), table(words.undelivered, heads, undelivered)),
     unreadable.length > 0 && empty(words.unreadable),
+    given.messages.length + given.replies.length > 1 && box("div", "for-all", element("span", "", words.allOfThem), buttons(given, reload)),
   );
 }
 

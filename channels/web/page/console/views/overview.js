@@ -1,9 +1,10 @@
 // What is going on now: readiness, channels, running turns, queues, errors and cost.
 
+import { call } from "../../shared/api.js";
 import { element } from "../../shared/dom.js";
 import { formatSize, relativeTime } from "../../shared/format.js";
 import { fill, plural, texts } from "../../shared/texts.js";
-import { badge, box, card, empty, factList, link, loading, refresh, table } from "../elements.js";
+import { action, badge, box, card, empty, factList, link, loading, refresh, table } from "../elements.js";
 import { logLine } from "../log_line.js";
 import { money, number, span } from "../numbers.js";
 
@@ -21,9 +22,12 @@ export function open(root) {
      */
     onEvent(name, data) {
       if (name !== "overview") return;
-      const { ready, state, troubles, warnings, notes, channels, turns, lastErrors, nodes } = data;
+      const { ready, state, troubles, warnings, notes, channels, turns, turnsRunning, lastErrors, nodes } = data;
       refresh(parts.state, [ready, state, troubles, warnings, notes], () => readiness(data));
-      refresh(parts.turns, turns, () => [card(words.runningTurns, turns.length ? turnList(turns) : empty(words.noTurns))]);
+      const more = turnsRunning - turns.length;
+      refresh(parts.turns, [turns, more], () => [
+        card(words.runningTurns, turns.length ? turnList(turns) : empty(words.noTurns), more > 0 && empty(plural(words.moreTurns, more))),
+      ]);
       refresh(parts.channels, [channels, nodes], () => [channelTable(channels), nodes.length > 0 && nodeTable(nodes)]);
       const steady = { ...data, takenAt: 0, cpuSeconds: 0, uptimeSeconds: Math.floor(data.uptimeSeconds / 60) };
       refresh(parts.figures, steady, () => [figures(data)]);
@@ -52,6 +56,7 @@ function turnList(turns) {
       link(`#/sessions/${turn.sessionId}`, turn.title || words.untitled),
       element("span", "turn-state", `${what} · ${span(turn.seconds)}`),
       element("small", "fine", about),
+      action("plain small", words.stop, () => call("POST", `/api/sessions/${turn.sessionId}/stop`)),
     );
   });
   return box("ul", "plain-list", ...rows);
@@ -63,10 +68,13 @@ function channelTable(channels) {
     const name = each.account === "default" ? each.name : `${each.name}/${each.account}`;
     const trouble = each.reason || (each.lastError ? fill(words.lastError, { error: each.lastError }) : "");
     const seen = each.lastEventAt ? relativeTime(each.lastEventAt) : words.never;
-    return [name, badge(each.state, each.state === "up" ? "good" : "bad"), seen, trouble];
+    return [name, badge(stateOf(each.state), each.state === "up" ? "good" : "bad"), seen, trouble];
   });
   return card(words.channels, table(words.channels, [words.channel, words.status, words.lastMessage, words.details], rows));
 }
+
+/** @param {string} state */
+const stateOf = (state) => words.channelState[/** @type {keyof typeof words.channelState} */ (state)] ?? state;
 
 /** @param {any[]} nodes */
 function nodeTable(nodes) {
@@ -83,7 +91,7 @@ function figures(data) {
     factList([
       [words.waitsForYou, link("#/people", plural(words.things, waiting))],
       [words.costToday, link("#/usage", `${money(data.usageToday.costMicros)} · ${fill(words.tokenCount, { tokens: number(tokens) })}`)],
-      [words.messagesWaiting, number(data.messagesWaiting)],
+      [words.messagesWaiting, fill(words.ofAtMost, { count: number(data.messagesWaiting), limit: number(data.queueLimit) })],
       [words.repliesWaiting, number(data.repliesWaiting)],
       [words.sessionsInAll, link("#/sessions", number(data.sessions))],
       [words.spool, data.storage.spoolBytes === null ? words.noAnswer : formatSize(data.storage.spoolBytes)],

@@ -6,6 +6,7 @@ import { element } from "../../shared/dom.js";
 import { formatTime, relativeTime } from "../../shared/format.js";
 import { fill, texts } from "../../shared/texts.js";
 import { action, attempt, box, card, debounced, empty, factList, link, refresh, select, table } from "../elements.js";
+import { money, number } from "../numbers.js";
 
 const words = texts.console;
 
@@ -24,10 +25,12 @@ export function open(root) {
 
   const reloadPeople = () =>
     attempt(async () => {
-      const [people, { roles }, { grants }] = await Promise.all([get("/api/people"), get("/api/roles"), get("/api/grants")]);
+      const paths = ["/api/people", "/api/roles", "/api/grants", "/api/usage"];
+      const [people, { roles }, { grants }, usage] = await Promise.all(paths.map((path) => get(path)));
       const names = roles.map((/** @type {any} */ role) => role.name);
       refresh(parts.waiting, [people.waiting, names], () => [waitingCard(people.waiting, names, reloadPeople)]);
-      refresh(parts.guests, [people.guests, people.revoked, names], () => guestCards(people, names, reloadPeople));
+      const spent = new Map(usage.people.map((/** @type {any} */ each) => [each.person, each]));
+      refresh(parts.guests, [people.guests, people.revoked, names, usage.people], () => guestCards(people, names, spent, reloadPeople));
       refresh(parts.grants, grants, () => [grantCard(grants, reloadPeople)]);
       refresh(parts.roles, roles, () => [roleCard(roles)]);
     });
@@ -39,7 +42,8 @@ export function open(root) {
     /** @param {string} name */
     onEvent(name) {
       if (name === "approvals" || name === "reset") changed.approvals();
-      if (name === "people" || name === "reset") changed.people();
+      // A decision may also be one for good.
+      if (name === "people" || name === "approvals" || name === "reset") changed.people();
     },
   };
 }
@@ -107,12 +111,19 @@ function roleChoice(roles, chosen) {
   return node;
 }
 
+/** @param {any} used What someone has used today. */
+function spentToday(used) {
+  if (!used) return "–";
+  return `${fill(words.tokenCount, { tokens: number(used.inputTokens + used.outputTokens) })} · ${money(used.costMicros)}`;
+}
+
 /**
  * @param {any} people
  * @param {string[]} roles
+ * @param {Map<string, any>} spent
  * @param {() => unknown} reload
  */
-function guestCards({ guests, revoked }, roles, reload) {
+function guestCards({ guests, revoked }, roles, spent, reload) {
   const rows = guests.map((/** @type {any} */ each) => {
     const role = roleChoice(roles, each.role);
     role.addEventListener("change", async () => {
@@ -125,9 +136,9 @@ function guestCards({ guests, revoked }, roles, reload) {
       await call("POST", "/api/people/revoke", { id: each.id });
       reload();
     });
-    return [each.name || "–", element("code", "", each.id), role, formatTime(each.since), revoke];
+    return [each.name || "–", element("code", "", each.id), role, spentToday(spent.get(each.id)), formatTime(each.since), revoke];
   });
-  const heads = [words.name, words.id, words.roleName, words.since, words.decide];
+  const heads = [words.name, words.id, words.roleName, words.usedToday, words.since, words.decide];
   const past = revoked.map((/** @type {any} */ each) => [each.name || "–", element("code", "", each.id), formatTime(each.at)]);
   return [
     card(words.approvedPeople, rows.length ? table(words.approvedPeople, heads, rows) : empty(words.noneApproved)),
@@ -152,10 +163,11 @@ function grantCard(grants, reload) {
 }
 
 /** @param {any} role */
-function limitsOf({ tokensPerDay, costPerDay }) {
-  const tokens = tokensPerDay ? fill(words.tokensADay, { tokens: tokensPerDay }) : "";
-  const cost = costPerDay ? fill(words.costADay, { cost: costPerDay }) : "";
-  return [tokens, cost].filter(Boolean).join(", ");
+function limitsOf({ tokensPerDay, tokensPerTurn, costPerDay }) {
+  const turn = tokensPerTurn ? fill(words.tokensATurn, { tokens: number(tokensPerTurn) }) : "";
+  const tokens = tokensPerDay ? fill(words.tokensADay, { tokens: number(tokensPerDay) }) : "";
+  const cost = costPerDay ? fill(words.costADay, { cost: number(costPerDay) }) : "";
+  return [tokens, turn, cost].filter(Boolean).join(", ");
 }
 
 /** @param {any[]} roles */

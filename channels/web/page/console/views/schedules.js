@@ -2,10 +2,10 @@
 
 import { call, get, withQuery } from "../../shared/api.js";
 import { askToConfirm } from "../../shared/dialog.js";
-import { element } from "../../shared/dom.js";
+import { element, replaceNodes } from "../../shared/dom.js";
 import { formatTime } from "../../shared/format.js";
 import { fill, texts } from "../../shared/texts.js";
-import { action, attempt, badge, box, card, empty, factList, loading, table } from "../elements.js";
+import { action, attempt, badge, box, card, debounced, empty, factList, loading, refresh, table } from "../elements.js";
 import { money, number } from "../numbers.js";
 
 const words = texts.console;
@@ -15,28 +15,42 @@ const RUN_TONES = { failed: "bad", running: "warn", done: "good", delivered: "go
 
 /** @param {HTMLElement} root */
 export function open(root) {
+  /** @type {Map<string, HTMLElement>} */
+  const parts = new Map();
   const list = box("div", "", loading());
-  const more = action("plain", words.next, () => load());
-  let last = "";
+  const more = action("plain", words.next, () => {
+    pages += 1;
+    return load();
+  });
+  let pages = 1;
   more.hidden = true;
   root.append(list, more);
 
+  /** Reads all pages that are shown. What has not changed stays as it is. */
   const load = () =>
     attempt(async () => {
-      const { schedules } = await get(withQuery("/api/schedules", { limit: PAGE, after: last }));
-      if (!last) list.replaceChildren(...(schedules.length ? [] : [empty(words.noSchedules)]));
-      list.append(...schedules.map((/** @type {any} */ each) => scheduleCard(each, reload)));
-      last = schedules.at(-1)?.id ?? last;
-      more.hidden = schedules.length < PAGE;
+      const found = [];
+      let isLast = false;
+      for (let page = 0; page < pages && !isLast; page += 1) {
+        const { schedules } = await get(withQuery("/api/schedules", { limit: PAGE, after: found.at(-1)?.id ?? "" }));
+        found.push(...schedules);
+        isLast = schedules.length < PAGE;
+      }
+      const shown = found.map((each) => {
+        const part = parts.get(each.id) ?? element("div");
+        parts.set(each.id, part);
+        refresh(part, each, () => [scheduleCard(each, load)]);
+        return part;
+      });
+      replaceNodes(list, shown.length ? shown : [empty(words.noSchedules)]);
+      more.hidden = isLast;
     });
-  const reload = () => {
-    last = "";
-    return load();
-  };
   load();
+  // A run begins and ends with a change of its session.
+  const changed = debounced(load, 1000);
   return {
     /** @param {string} name */
-    onEvent: (name) => name === "reset" && reload(),
+    onEvent: (name) => (name === "reset" || name === "sessions") && changed(),
   };
 }
 
@@ -96,7 +110,7 @@ function runsOf(path) {
         money(run.costMicros ?? 0),
       ]);
       const heads = [words.started, words.status, words.details, words.tokens, words.cost];
-      node.replaceChildren(element("summary", "", words.runs), rows.length ? table(words.runs, heads, rows) : empty(words.noRuns));
+      node.replaceChildren(element("summary", "", words.runs), rows.length ? table(words.runs, heads, rows, 2) : empty(words.noRuns));
     });
   });
   return node;

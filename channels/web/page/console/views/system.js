@@ -32,7 +32,7 @@ export function open(root) {
 function versions(data) {
   const { storage } = data;
   /** @param {Record<string, number>} counts */
-  const states = (counts) => Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ") || "–";
+  const states = (counts) => Object.entries(counts).map(([state, count]) => stateText(state, count)).join(", ") || "–";
   return card(
     words.versions,
     factList([
@@ -52,6 +52,14 @@ function versions(data) {
   );
 }
 
+/**
+ * @param {string} state
+ * @param {number} count
+ */
+function stateText(state, count) {
+  return fill(words.rowState[/** @type {keyof typeof words.rowState} */ (state)] ?? `{count} ${state}`, { count: number(count) });
+}
+
 /** @param {any} data */
 function models(data) {
   const rows = data.models.map((/** @type {any} */ each) => [
@@ -62,7 +70,7 @@ function models(data) {
     each.mostWithinSeconds === null ? "–" : fill(words.seconds, { seconds: number(each.mostWithinSeconds) }),
   ]);
   const heads = [words.model, words.requests, words.failures, words.mean, words.mostWithin];
-  return card(words.models, rows.length ? table(words.models, heads, rows) : empty(words.noRequests));
+  return card(words.models, rows.length ? table(words.models, heads, rows, 4) : empty(words.noRequests));
 }
 
 function actionCard() {
