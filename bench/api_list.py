@@ -69,7 +69,7 @@ async def _over_http() -> list[Row]:
         client = await stack.enter_async_context(ClientSession())
         listers = {}
         for size in (FEW, MANY):
-            daemon = stack.enter_context(started(SETTINGS, partial(_fill, size=size)))
+            daemon = stack.enter_context(started(SETTINGS, partial(fill, size=size)))
             listers[size] = _http_lister(client, daemon)
         pages = await _alternate(listers, dict.fromkeys(listers, 0))
     return [_growth(f"GET /api/sessions: {PAGE} of {MANY:,} by status and repository", pages)]
@@ -196,7 +196,7 @@ async def _memory_mb(manager: SessionManager) -> float:
 @asynccontextmanager
 async def _opened(size: int) -> AsyncIterator[SessionManager]:
     with TemporaryDirectory() as folder:
-        _fill(Path(folder), size)
+        fill(Path(folder), size)
         manager = await SessionManager.open(Path(folder) / "sessions", SessionSettings(), lambda: datetime.now(UTC))
         try:
             assert (await manager.recover()).sessions == size
@@ -205,7 +205,7 @@ async def _opened(size: int) -> AsyncIterator[SessionManager]:
             await manager.close()
 
 
-def _fill(data: Path, size: int) -> None:
+def fill(data: Path, size: int) -> None:
     """Write an index of sessions, each in its own scope and in no order of time, and mark it clean."""
     transcripts, path = data / "sessions/transcripts", data / "sessions/index.json"
     make_private_directory(transcripts)

@@ -14,6 +14,8 @@ from time import perf_counter
 from urllib.error import URLError
 from urllib.request import urlopen
 
+START_DEADLINE = 120.0
+"""Seconds. On a busy machine with many sessions, a start takes far longer than alone."""
 GATEHOUSE = str(Path(sys.executable).parent / "gatehouse")
 
 
@@ -57,7 +59,7 @@ def started(settings: str = "", prepare: Callable[[Path], None] | None = None) -
 
 
 def until_answering(url: str) -> None:
-    deadline = perf_counter() + 30
+    deadline = perf_counter() + START_DEADLINE
     while perf_counter() < deadline:
         try:
             with urlopen(url) as answer:  # noqa: S310 - a loopback URL
