@@ -301,7 +301,10 @@ async def test_a_setting_is_previewed_and_applied(owner: Page, shown: Console) -
     await owner.get_by_label("limits.tokens_per_turn").press("Tab")
     await expect(owner.get_by_text("1 change", exact=True)).to_be_visible()
     await owner.get_by_role("button", name="Preview").click()
-    await expect(owner.get_by_role("dialog")).to_contain_text("+tokens_per_turn = 123456")
+    await expect(owner.get_by_role("dialog").locator(".removed")).to_have_text(
+        ["--- before\n", "-tokens_per_turn = 200000\n"]
+    )
+    await expect(owner.get_by_role("dialog").locator(".added").last).to_have_text("+tokens_per_turn = 123456\n")
     await owner.get_by_role("dialog").get_by_role("button", name="Apply").click()
     await expect(owner.get_by_text("The changes are in effect.")).to_be_visible()
     assert shown.daemon.live.settings.limits.tokens_per_turn == 123456

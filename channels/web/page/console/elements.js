@@ -228,5 +228,17 @@ export function debounced(work, ms = 250) {
   };
 }
 
+/**
+ * A unified diff, with its lines in colours.
+ * @param {string} text
+ */
+export function diff(text) {
+  const kinds = new Map([["+", "added"], ["-", "removed"]]);
+  const lines = text.split("\n").map((line) => element("span", kinds.get(line[0]) ?? "", `${line}\n`));
+  const node = box("pre", "diff", ...lines);
+  node.tabIndex = 0;
+  return node;
+}
+
 /** Shown while the first answer is under way. */
 export const loading = () => element("p", "fine", texts.console.loading);

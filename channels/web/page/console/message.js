@@ -4,7 +4,7 @@ import { ApiError, call } from "../shared/api.js";
 import { element } from "../shared/dom.js";
 import { formatSize, formatTime } from "../shared/format.js";
 import { fill, texts } from "../shared/texts.js";
-import { action, badge, box, link } from "./elements.js";
+import { action, badge, box, diff, link } from "./elements.js";
 import { download, pictureUrl } from "./files.js";
 import { clock, money, number, span } from "./numbers.js";
 
@@ -67,7 +67,7 @@ function toolCall({ tool, title, args, result, isError, diffs = [] }) {
   const summary = box("summary", "", element("code", "", title ? `${tool}: ${title}` : tool), state);
   const parts = [element("h3", "", words.args), pre(JSON.stringify(args, null, 2))];
   if (result !== null) parts.push(element("h3", "", words.result), pre(result));
-  for (const each of diffs) parts.push(element("h3", "", each.path), pre(each.diff));
+  for (const each of diffs) parts.push(element("h3", "", each.path), diff(each.diff));
   return box("details", "call", summary, ...parts);
 }
 

@@ -7,6 +7,7 @@ import { texts } from "./texts.js";
  * @typedef {object} Question
  * @property {string} title
  * @property {string} [text]
+ * @property {HTMLElement} [details] Shown below the text.
  * @property {string} confirm The word on the button.
  * @property {boolean} [isDangerous] The button is red, and the focus is on the other one.
  */
@@ -58,7 +59,7 @@ function ask(question, fields) {
   cancel.autofocus = Boolean(question.isDangerous);
   const row = element("div", "dialog-buttons");
   row.append(cancel, confirm);
-  form.append(title, ...(question.text ? [element("p", "", question.text)] : []), ...fields, row);
+  form.append(title, ...(question.text ? [element("p", "", question.text)] : []), ...(question.details ? [question.details] : []), ...fields, row);
   dialog.append(form);
   document.body.append(dialog);
   dialog.showModal();

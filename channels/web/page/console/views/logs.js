@@ -5,7 +5,7 @@ import { askToConfirm } from "../../shared/dialog.js";
 import { element } from "../../shared/dom.js";
 import { formatTime } from "../../shared/format.js";
 import { texts } from "../../shared/texts.js";
-import { action, attempt, badge, box, card, checkbox, debounced, empty, field, input, refresh, select, table } from "../elements.js";
+import { action, attempt, badge, box, card, checkbox, debounced, empty, field, input, loading, refresh, select, table } from "../elements.js";
 import { logLine } from "../log_line.js";
 
 const words = texts.console;
@@ -33,7 +33,8 @@ class LogTail {
     this.node.addEventListener("change", reload);
     this.text.addEventListener("input", debounced(reload));
     const filters = box("div", "filters", field(words.minLevel, this.level), field(words.contains, this.text), this.nodeField, follow);
-    root.append(card(words.log, filters, this.older, this.lines));
+    this.panel = card(words.log, filters, this.older, this.lines);
+    root.append(this.panel);
   }
 
   query() {
@@ -47,8 +48,12 @@ class LogTail {
       this.first = lines[0]?.number ?? 0;
       this.last = lines.at(-1)?.number ?? 0;
       this.older.hidden = !hasOlder;
-      this.lines.scrollTop = this.lines.scrollHeight;
+      this.toEnd();
     });
+  }
+
+  toEnd() {
+    this.lines.scrollTop = this.lines.scrollHeight;
   }
 
   async loadOlder() {
@@ -70,7 +75,7 @@ class LogTail {
     this.last = line.number;
     this.lines.append(logLine(line));
     while (this.lines.childElementCount > MAX_SHOWN) this.lines.firstElementChild?.remove();
-    if (isAtEnd) this.lines.scrollTop = this.lines.scrollHeight;
+    if (isAtEnd) this.toEnd();
   }
 
   /** @param {any[]} nodes */
@@ -83,16 +88,19 @@ class LogTail {
 
 /** @param {HTMLElement} root */
 export function open(root) {
-  const letters = element("div");
+  const letters = box("div", "", loading());
   root.append(letters);
   const log = new LogTail(root);
+  log.panel.hidden = true; // Otherwise the letters would push it down when they come.
   const reload = () =>
     attempt(async () => {
       const found = await get("/api/dead-letters");
       refresh(letters, found, () => [letterCard(found, reload)]);
     });
-  reload();
-  log.load();
+  Promise.all([reload(), log.load()]).then(() => {
+    log.panel.hidden = false;
+    log.toEnd();
+  });
   let dead = -1;
   return {
     /**

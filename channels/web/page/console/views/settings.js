@@ -5,7 +5,7 @@ import { askToConfirm } from "../../shared/dialog.js";
 import { element } from "../../shared/dom.js";
 import { fill, plural, texts } from "../../shared/texts.js";
 import { toast } from "../../shared/toast.js";
-import { action, attempt, badge, box, card, checkbox, debounced, empty, field, input, loading } from "../elements.js";
+import { action, attempt, badge, box, card, checkbox, debounced, diff as diffNode, empty, field, input, loading } from "../elements.js";
 import { editorFor, shownValue } from "../setting.js";
 
 const words = texts.console;
@@ -118,7 +118,8 @@ class SettingsView {
       restartNeeded.length ? fill(words.afterRestart, { keys: restartNeeded.join(", ") }) : "",
       ...warnings,
     ];
-    const isSure = await askToConfirm({ title: words.applyTitle, text: [...text.filter(Boolean), "", diff].join("\n"), confirm: words.apply });
+    const question = { title: words.applyTitle, text: text.filter(Boolean).join("\n"), confirm: words.apply };
+    const isSure = await askToConfirm({ ...question, details: diffNode(diff) });
     if (!isSure) return;
     const result = await call("PATCH", "/api/settings", body);
     toast(result.restartNeeded.length ? fill(words.afterRestart, { keys: result.restartNeeded.join(", ") }) : words.applied);
