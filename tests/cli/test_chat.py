@@ -59,7 +59,7 @@ def test_a_message_from_the_command_line_is_answered(home: Path) -> None:
 def test_text_from_a_pipe_follows_the_message_from_the_command_line(home: Path) -> None:
     done = gatehouse("chat", "--once", "summarise", "this", home=home, stdin="it\nworks\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"> summarise this \\\[Text from standard input\\\] it works$", done.stdout, re.MULTILINE)
+    assert re.search("> summarise this &#91;Text from standard input&#93; it works$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("stdin", ["", " \n"])
@@ -93,7 +93,7 @@ def test_a_pipe_that_stays_open_is_reported(home: Path) -> None:
 def test_a_long_text_from_a_pipe_is_sent_as_a_file(home: Path) -> None:
     done = gatehouse("chat", "--once", "summarise this", home=home, stdin="long line\n" * 40_000)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "> summarise this \\[file: stdin.txt, text/plain, 400 kB" in done.stdout
+    assert "> summarise this &#91;file: stdin.txt, text/plain, 400 kB" in done.stdout
 
 
 def test_an_empty_pipe_adds_no_file_to_a_long_message(home: Path) -> None:
