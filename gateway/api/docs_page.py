@@ -11,7 +11,7 @@ DOCS_CSS = """\
 @media (prefers-color-scheme: dark) { :root { --accent: #7db4f0; } }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem 1.25rem 4rem; }
 code { background: var(--soft); border-radius: 3px; font: 0.9em ui-monospace, monospace; padding: 0.1em 0.3em; }
-h3 code { overflow-wrap: anywhere; }
+code { overflow-wrap: anywhere; }
 a { color: var(--accent); }
 h2 { border-bottom: 1px solid var(--line); margin-top: 2.5rem; }
 section.operation { border: 1px solid var(--line); border-radius: 8px; margin: 1rem 0; padding: 0.25rem 1rem 0.75rem; }
