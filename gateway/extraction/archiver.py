@@ -24,7 +24,7 @@ from gateway.agent.protocol import Prompt
 from gateway.agent.tokens import measure
 from gateway.aio import finish_before_cancel
 from gateway.bounded import BoundedDict
-from gateway.errors import OUR_FAULT, HeldElsewhere, ProviderFailed, Refused
+from gateway.errors import OUR_FAULT, HeldElsewhere, MustStop, ProviderFailed, Refused
 from gateway.extraction.request import MAX_ANSWER_CHARS, Part, PartCollector, build_request, outline, read_answer
 from gateway.memory.queue import CHANGE_FACTS, OUTLINED_FACTS, WAITING_FACTS, MemoryChanges, MemoryQueue, Waiting
 from gateway.memory.statement import Archived, Statement
@@ -165,7 +165,7 @@ class MemoryArchiver:
             try:
                 self._has_change_trouble = not await self._changes.apply_all()
                 await self.archive_waiting()
-            except SpoolUnavailable as error:
+            except (SpoolUnavailable, MustStop) as error:
                 log.info("memory_archiver_waits", reason=str(error))
             except Exception:  # A bug here must not end the gateway.
                 log.exception("memory_archiver_crashed")
@@ -210,7 +210,7 @@ class MemoryArchiver:
             await self._queue.replace(key, value, None, *also, prefix=prefix)
         except (HeldElsewhere, _NotNow):
             return False
-        except SpoolUnavailable:
+        except (SpoolUnavailable, MustStop):
             raise
         except _ModelFailed as error:
             await self._failed(prefix, key, value, entry, str(error), is_final=False)

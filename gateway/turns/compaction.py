@@ -20,7 +20,7 @@ from gateway.agent.senders import escape_markers
 from gateway.agent.tokens import Calibration, measure, measure_message
 from gateway.bounded import BoundedDict
 from gateway.conversation import AssistantMessage, Json, Message, ToolMessage, UserMessage
-from gateway.errors import OUR_FAULT, HeldElsewhere, ProviderFailed, Refused
+from gateway.errors import OUR_FAULT, HeldElsewhere, MustStop, ProviderFailed, Refused
 from gateway.sessions import Session, SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
@@ -273,7 +273,7 @@ class Compactor:
         try:
             async with asyncio.timeout(TIMEOUT):
                 done = await self._compact(request)
-        except (ProviderFailed, Refused, SpoolUnavailable, HeldElsewhere) as failure:
+        except (ProviderFailed, Refused, SpoolUnavailable, HeldElsewhere, MustStop) as failure:
             done = CompactionResult(failure=str(failure))
         except TimeoutError:
             done = CompactionResult(failure="The model took too long.")

@@ -16,7 +16,7 @@ from gateway.agent.loop import StepCollector
 from gateway.agent.protocol import Prompt
 from gateway.agent.senders import escape_markers
 from gateway.conversation import UserMessage
-from gateway.errors import HeldElsewhere, ProviderFailed, Refused
+from gateway.errors import HeldElsewhere, MustStop, ProviderFailed, Refused
 from gateway.sessions import SessionManager
 from gateway.sessions import entries as e
 from gateway.sessions.entries import Entry
@@ -90,7 +90,7 @@ class TitleWriter:
         try:
             async with asyncio.timeout(TIMEOUT):
                 await self._write(request, model)
-        except (ProviderFailed, Refused, SpoolUnavailable, HeldElsewhere) as failure:
+        except (ProviderFailed, Refused, SpoolUnavailable, HeldElsewhere, MustStop) as failure:
             log.warning("title_failed", session=request.session, reason=str(failure))
         except TimeoutError:
             log.warning("title_failed", session=request.session, reason="The model took too long.")
