@@ -92,10 +92,14 @@ export function open(root) {
   root.append(letters);
   const log = new LogTail(root);
   log.panel.hidden = true; // Otherwise the letters would push it down when they come.
+  let newest = 0;
   const reload = () =>
     attempt(async () => {
+      newest += 1;
+      const request = newest;
       const found = await get("/api/dead-letters");
-      refresh(letters, found, () => [letterCard(found, reload)]);
+      // An answer that comes after that of a later request is older than what is shown.
+      if (request === newest) refresh(letters, found, () => [letterCard(found, reload)]);
     });
   Promise.all([reload(), log.load()]).then(() => {
     log.panel.hidden = false;
@@ -114,7 +118,7 @@ export function open(root) {
       log.offerNodes(data.nodes);
       const { messages, replies } = data.storage;
       const now = (messages.dead ?? 0) + data.repliesWaiting + (replies.dead ?? 0);
-      if (dead >= 0 && now !== dead) reload();
+      if (now !== dead) reload(); // Also at the first event: the letters may have changed since they were loaded.
       dead = now;
     },
   };
