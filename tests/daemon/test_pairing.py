@@ -15,7 +15,6 @@ from gateway.contract import (
     Attachment,
     AttachmentKind,
     Inbound,
-    Outbound,
     OutboundKind,
     PeerKind,
     Sender,
