@@ -574,7 +574,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         channels.host(ProgramChannel(name, programs.record_notice))
     events = EventStreams(sessions, turns.unwritten_text)
     archive_routes = LocalArchive(
-        sessions, SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy), deletion.delete
+        sessions, SessionMover(lambda: live.settings, sessions, spool, store, lanes.is_busy), deletion.delete, context
     )
     prompts = Prompts(intake, spool, now=now)
     operations = api_operations(

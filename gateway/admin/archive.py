@@ -26,6 +26,7 @@ from gateway.errors import Refused
 from gateway.files.shared import shared_files
 from gateway.files.store import FileStore
 from gateway.memory.queue import leaving_operations
+from gateway.memory.store import ImportedMemory, memory_folder
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.sessions.entries import Header
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -64,10 +65,12 @@ class RemoteArchive:
     def export(self, key: str) -> AsyncGenerator[bytes, None]:
         return self._stream("transcript", {"key": key})
 
-    async def import_session(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
+    async def import_session(self, blocks: AsyncIterable[bytes], *, activates: bool = False) -> SessionMeta:
         parts = aiter(blocks)
         first = await anext(parts, b"")
-        async with await self._control.websocket(f"/sessions/import{_key_of(first)}") as socket:
+        wanted = {**_key_of(first), **({"activates": "yes"} if activates else {})}
+        query = f"?{urlencode(wanted, quote_via=quote)}" if wanted else ""
+        async with await self._control.websocket(f"/sessions/import{query}") as socket:
             try:
                 if first:
                     await socket.send_bytes(first)
@@ -78,6 +81,11 @@ class RemoteArchive:
                 pass  # The daemon has refused the session. The reason is in its last frame.
             outcome = await _receive_outcome(socket)
         return msgspec.convert(outcome["session"], SessionMeta)
+
+    async def import_memory(self, scope: str, memory: ImportedMemory) -> int:
+        query = urlencode({"scope": scope}, quote_via=quote)
+        outcome = await self._control.post(f"/memory/import?{query}", msgspec.to_builtins(memory))
+        return msgspec.convert(outcome["new"], int)
 
     async def delete(self, key: str) -> None:
         await self._control.post("/sessions/delete", {"key": key})
@@ -108,13 +116,13 @@ class RemoteArchive:
         return receive_stream(self._control, f"/sessions/{resource}?{urlencode(query, quote_via=quote)}")
 
 
-def _key_of(block: bytes) -> str:
+def _key_of(block: bytes) -> dict[str, str]:
     """Return a query with the key of the session that begins with this block. In a cluster, its node imports it."""
     try:
         header = decode(block.partition(b"\n")[0])
     except DamagedEntry:  # The gateway says what is wrong with it.
-        return ""
-    return f"?{urlencode({'key': header.key}, quote_via=quote)}" if isinstance(header, Header) else ""
+        return {}
+    return {"key": header.key} if isinstance(header, Header) else {}
 
 
 Archive: TypeAlias = LocalArchive | RemoteArchive
@@ -145,7 +153,22 @@ async def open_local_archive(settings: Settings, *, as_found: bool = False) -> A
                 settings.gateway.data_dir / "files", settings.files.max_stored_bytes, shared_files(settings)
             )
             mover = SessionMover(lambda: settings, manager, spool, files)
-        yield LocalArchive(manager, mover)
+        yield LocalArchive(manager, mover, memory=None if as_found else _MemoryFolders(settings))
+
+
+class _MemoryFolders:
+    """The memory files of a gateway that does not run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def fetch_memory(self, scope: str) -> Path:
+        if self._settings.cluster.enabled:  # The files of a node that does not run may be old.
+            raise Refused("The memory of a cluster can only be changed while this node runs. Start it, and try again.")
+        return memory_folder(self._settings.gateway.data_dir, scope)
+
+    async def memory_may_have_changed(self, scope: str) -> None:
+        """Do nothing: the next start reads the files."""
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ from msgspec import Struct
 from gateway.admin.session_move import SessionMover, scope_of
 from gateway.contract import Access, Caller, Route
 from gateway.errors import HeldElsewhere, Refused
+from gateway.memory.queue import ScopeMemory
+from gateway.memory.store import ImportedMemory, MemoryStore
 from gateway.sessions import SessionManager, SessionMeta, VerifyReport, VisibleLine
 from gateway.sessions.keys import parse_key
 from gateway.sessions.session import meta_of
@@ -31,6 +33,10 @@ class ListedSession(Struct, frozen=True, kw_only=True):
     meta: SessionMeta
     is_active: bool
     is_archived: bool = False
+    epoch: int = 0
+    """How often the active session of its scope has changed. Archived sessions don't say it."""
+    highest_number: int = 0
+    """The highest number that a session of its scope has had."""
 
 
 class LocalArchive:
@@ -44,10 +50,12 @@ class LocalArchive:
         manager: SessionManager,
         mover: SessionMover | None = None,
         delete: Callable[[str], Awaitable[None]] | None = None,
+        memory: ScopeMemory | None = None,
     ) -> None:
         self._manager = manager
         self._mover = mover
         self._delete = delete or manager.delete
+        self._memory = memory
 
     async def sessions(
         self, scope: str | None = None, *, are_archived: bool = False
@@ -62,7 +70,10 @@ class LocalArchive:
             async for found in scopes:
                 for key in found.ordered_sessions:
                     meta = meta_of(key, found.sessions[key])
-                    yield ListedSession(meta=meta, is_active=key == found.active_session_key)
+                    is_active = key == found.active_session_key
+                    yield ListedSession(
+                        meta=meta, is_active=is_active, epoch=found.epoch, highest_number=found.highest_number
+                    )
 
     def require_here(self, key: str) -> None:
         """Raise `HeldElsewhere` if another node of a cluster owns the session."""
@@ -86,10 +97,21 @@ class LocalArchive:
                 async for line in lines:
                     yield line
 
-    async def import_session(self, blocks: AsyncIterable[bytes]) -> SessionMeta:
-        """Store a transcript that `export` has written, byte for byte."""
+    async def import_session(self, blocks: AsyncIterable[bytes], *, activates: bool = False) -> SessionMeta:
+        """Store a transcript that `export` has written, byte for byte. `activates` is for `import_lines`."""
         with _refuse_os_errors("Can't store the session"):
-            return await self._manager.import_lines(None, blocks)
+            return await self._manager.import_lines(None, blocks, activates=activates)
+
+    async def import_memory(self, scope: str, memory: ImportedMemory) -> int:
+        """Add statements from another gateway to the memory of a scope, once. Return how many are new."""
+        self.require_scope(scope)
+        if self._memory is None:
+            raise Refused("The memory can't be changed while its files are only looked at.")
+        with _refuse_os_errors("Can't change the memory"):
+            store = MemoryStore(await self._memory.fetch_memory(scope))
+            new = await asyncio.to_thread(store.import_statements, memory)
+            await self._memory.memory_may_have_changed(scope)
+        return new
 
     async def delete(self, key: str) -> None:
         await self._require_session(key, may_be_archived=True)
@@ -190,7 +212,8 @@ def session_routes(archive: LocalArchive) -> list[Route]:
 
         async def talk(socket: web.WebSocketResponse) -> dict[str, object]:
             async with aclosing(_receive_blocks(socket)) as blocks:
-                meta = await _with_keepalive(socket, archive.import_session(blocks))
+                activates = "activates" in request.query
+                meta = await _with_keepalive(socket, archive.import_session(blocks, activates=activates))
             return {"session": msgspec.to_builtins(meta)}
 
         return await _run_websocket(request, talk)
@@ -215,6 +238,14 @@ def session_routes(archive: LocalArchive) -> list[Route]:
 
         return await _run_websocket(request, talk)
 
+    async def import_memory(request: web.Request, _: Caller) -> web.StreamResponse:
+        require_here(request.query)
+        try:
+            memory = msgspec.json.decode(await request.read(), type=ImportedMemory)
+        except msgspec.MsgspecError as error:
+            raise Refused(f"The statements can't be read: {error}.") from error
+        return web.json_response({"new": await archive.import_memory(required_text(request.query, "scope"), memory)})
+
     async def delete(request: web.Request, _: Caller) -> web.StreamResponse:
         await archive.delete(required_text(await request.json(), "key"))
         return web.json_response({"status": "deleted"})
@@ -231,6 +262,7 @@ def session_routes(archive: LocalArchive) -> list[Route]:
         Route(method="GET", path="/sessions/import", access=Access.CONTROL, handle=import_session),
         Route(method="GET", path="/sessions/move", access=Access.CONTROL, handle=move),
         Route(method="GET", path="/sessions/move-belongings", access=Access.CONTROL, handle=move_belongings),
+        Route(method="POST", path="/memory/import", access=Access.CONTROL, handle=import_memory),
         Route(method="POST", path="/sessions/delete", access=Access.CONTROL, handle=delete),
         Route(method="POST", path="/sessions/restore", access=Access.CONTROL, handle=restore),
     ]

@@ -83,6 +83,14 @@ class Memory(Struct, frozen=True, kw_only=True):
         return max(found, key=lambda each: (each.seq, not each.is_outline), default=None)
 
 
+class ImportedMemory(Struct, frozen=True, kw_only=True):
+    """Statements from another gateway. `name` is that of their file here. They are added once for each `mark`."""
+
+    name: str
+    mark: str
+    statements: tuple[Statement, ...]
+
+
 class Added(NamedTuple):
     """How many statements were new, and how many old ones made room for them."""
 
@@ -137,6 +145,31 @@ class MemoryStore:
         """
         self._take_over_notes()
         return self._add(statements, f"{day}.md", archived)
+
+    def import_statements(self, memory: ImportedMemory) -> int:
+        """Add the statements of another gateway, unless that was done before. Return how many are new.
+
+        The mark stays when a person forgets them, so that they do not come back.
+        """
+        if not re.fullmatch(r"[a-z0-9-]{1,64}", memory.name) or not re.fullmatch(r"[a-z0-9-]{1,64}", memory.mark):
+            raise Refused("The name and the mark have letters, digits and hyphens only.")
+        mark = Other(f"<!-- imported: {memory.mark} -->")
+        statements = [replace(each, text=clean(each.text)[:MAX_TEXT]) for each in memory.statements]
+        self._take_over_notes()
+        new = 0
+
+        def change(files: dict[str, _File]) -> None:
+            nonlocal new
+            new = 0
+            if any(mark in file.parts for file in files.values()):
+                return
+            name = f"{memory.name}.md"
+            new = _merge(files, [each for each in statements if each.text], name, None).new
+            files[name].parts.append(mark)
+
+        self._open_folder()
+        self._change(change, last=f"{memory.name}.md")
+        return new
 
     def forget(self, number: int) -> Statement:
         """Remove a statement and return it. Raises `Refused` if there is none of that number."""
@@ -222,12 +255,15 @@ class MemoryStore:
             nonlocal counts
             counts = _merge(files, statements, name, archived)
 
+        self._open_folder()
+        self._change(change, last=name)
+        return counts
+
+    def _open_folder(self) -> None:
         try:
             make_private_directory(self.folder)
         except FileExistsError as error:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from error
-        self._change(change, last=name)
-        return counts
 
     def _change(self, change: Callable[[dict[str, _File]], None], *, last: str = "") -> Memory:
         """Read all files, change them, and write those that have changed: `last` at the end, which completes it."""

@@ -605,13 +605,26 @@ class SessionManager:
             thread=origin.thread,
         )
 
-    async def import_lines(self, scope: str | None, lines: AsyncIterable[bytes]) -> SessionMeta:
+    async def import_lines(
+        self, scope: str | None, lines: AsyncIterable[bytes], *, activates: bool = False
+    ) -> SessionMeta:
         """Add a session from the lines of `export_lines`. It keeps its key, number and id.
 
         Raises `Refused` if that session exists already, belongs to another scope than `scope`, or is not a session. It
-        becomes the active session only if its scope has none.
+        becomes the active session if its scope has none, and with `activates` if its epoch is the highest there.
         """
-        return await transfer.import_lines(self._store, self._reader, scope, lines, self.require_here)
+        displaced: builtins.list[str] = []
+
+        def displacing(key: str) -> Sequence[Operation]:
+            displaced.append(key)
+            return self._retention.operations(key, Leaving.ROTATED)
+
+        meta = await transfer.import_lines(
+            self._store, self._reader, scope, lines, self.require_here, activates=activates, displacing=displacing
+        )
+        for key in displaced:
+            await self._retention.leave(key, Leaving.ROTATED)
+        return meta
 
     async def verify(self) -> VerifyReport:
         """Flush, then check index and transcripts. Before `recover`, check the files as the last run left them."""

@@ -27,6 +27,9 @@ TITLE_WIDTH = 80
 # The author of status entries that no person and no program has asked for.
 GATEWAY = "gateway"
 
+# The author of the status of a session that comes from another gateway.
+IMPORT = "import"
+
 # Why an idle session was completed.
 IDLE_TIMEOUT = "idle_timeout"
 _IDLE = "idle"  # Older versions wrote this as the author, and a sentence as the reason.

@@ -1,7 +1,7 @@
 """Export and import of whole sessions, as the lines of their transcripts, also under another key; reading entries."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -17,7 +17,7 @@ from gateway.sessions.storage.codec import DamagedEntry, decode, encode
 from gateway.sessions.storage.interface import ExportReader
 from gateway.sessions.storage.transfer_files import BLOCK
 from gateway.sessions.store import SessionStore
-from gateway.spool import SpoolUnavailable
+from gateway.spool import Operation, SpoolUnavailable
 
 
 async def export_lines(
@@ -99,8 +99,15 @@ async def import_lines(
     scope: str | None,
     lines: AsyncIterable[bytes],
     require_here: Callable[[str], None],
+    *,
+    activates: bool = False,
+    displacing: Callable[[str], Sequence[Operation]] = lambda _: (),
 ) -> SessionMeta:
-    """Add a session from exported lines. Raises `Refused` if it does not fit here, and the error of `require_here`."""
+    """Add a session from exported lines. Raises `Refused` if it does not fit here, and the error of `require_here`.
+
+    It becomes the active session if its scope has none. With `activates`, it also does if its epoch is the highest of
+    the scope. Then the result of `displacing` for the session that was active is committed with it.
+    """
     store.require_recovery()
     arrival = await reader.submit(store.storage.open_import)
     try:
@@ -122,9 +129,14 @@ async def import_lines(
             raise Refused(f"Session {header.number} already exists there. Delete it before you import this one.")
         require_here(header.scope)
         # First the index, then the file: a session started in the meantime must not get the same number.
-        store.index.update(key, state, is_active=before.active_session_key is None)
+        active = before.active_session_key
+        is_active = active is None or (activates and state.epoch > before.epoch)
+        store.index.update(key, state, is_active=is_active)
         try:
-            if operations := store.storage.import_operations(key, state, arrival):
+            operations = [*store.storage.import_operations(key, state, arrival)]
+            if active is not None and is_active:
+                operations += displacing(active)
+            if operations:
                 await store.commit(header.scope, operations, lambda: None)
             await store.storage_thread.submit(store.storage.place, key, arrival)
         except HeldElsewhere:
@@ -134,8 +146,7 @@ async def import_lines(
             store.index.remove(key)
             store.cache.drop(key)
             raise Refused(f"The session couldn't be saved: {getattr(error, 'strerror', None) or error}.") from error
-        active = before.active_session_key
-        if active is not None and store.index.require(key).epoch > before.epoch:
+        if active is not None and not is_active and store.index.require(key).epoch > before.epoch:
             # Without an index, the highest epoch decides which session is active. It must not be the imported one.
             now = store.index[header.scope]
             entry = e.Activated(key=active, epoch=now.epoch + 1, highest_number=now.highest_number)
