@@ -72,10 +72,10 @@ PACKAGES = (
     "observability",
     "cluster",
     "install",
-    "importing",
     "backup",
     "doctor",
     "admin",
+    "importing",
     "api",
     "admin_api",
     "openai_door",
@@ -86,6 +86,11 @@ PACKAGES = (
     "cli",
 )
 """The packages and modules directly in `gateway/`, from the bottom up: each may import those before it."""
+
+NAMES_PLATFORMS = {
+    # The files of other gateways name platforms. One module says what these names mean here.
+    Path("gateway/importing/platforms.py"),
+}
 
 EXEMPT: set[tuple[str, str]] = set()
 """(file, imported module), each with its reason in a comment."""
@@ -134,7 +139,9 @@ def test_packages_import_only_those_below_them(file: Path) -> None:
     assert not wrong, f"gateway/{package} is below these; see PACKAGES"
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.parts[0] == "gateway"], ids=str)
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.parts[0] == "gateway" and file not in NAMES_PLATFORMS], ids=str
+)
 def test_the_core_never_names_a_platform(file: Path) -> None:
     """Comments and docstrings may give an example."""
     strings = {

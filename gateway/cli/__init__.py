@@ -37,7 +37,7 @@ COMMANDS = {
     "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
     "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
     "migrate": ("gateway.cli.migrate:main", "copy all sessions and the spool to another storage engine"),
-    "import": ("gateway.cli.import_:main", "import sessions from miniclaw and claw0"),
+    "import": ("gateway.cli.import_:main", "move in from OpenClaw, nanobot, hermes-agent, PicoClaw, miniclaw or claw0"),
     "db": ("gateway.cli.db:main", "migrate the database, and check its schema"),
     "spool": ("gateway.cli.spool:main", "list waiting and failed messages, and retry replies"),
     "setup": ("gateway.cli.setup:main", "set up a model, a bot and the service step by step"),

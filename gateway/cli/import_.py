@@ -1,159 +1,299 @@
-"""`gatehouse import`: imports conversations from miniclaw and claw0. Importing a file again adds nothing."""
+"""`gatehouse import`: moves conversations, memory and settings of other gateways here. A second import adds nothing."""
 
 import argparse
 import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from config import LogFormat, LogLevel, Settings
 from gateway.admin.archive import Archive, open_archive
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
-from gateway.errors import Refused
+from gateway.contract import PeerKind
+from gateway.distribution import Installation
 from gateway.http.guard import control_users
-from gateway.importing.convert import session_id, to_transcript
-from gateway.importing.destination import Destination, find_destinations
-from gateway.importing.parse import UnknownFormat, parse_session
+from gateway.importing.gateways import FILES, GATEWAYS, installed_gateways, open_gateway
+from gateway.importing.openclaw import MissingZstandard
+from gateway.importing.plan import Plan, PlannedSession, make_plan, reasons
+from gateway.importing.proposal import has_content, proposed_config
+from gateway.importing.values import ForeignGateway, UnknownFormat
+from gateway.importing.writer import ImportReport, write_plan
 from gateway.observability.logging import configure, secrets_in
-from gateway.routing import DEFAULT_AGENT
-from gateway.sessions import entries
+from gateway.private_files import CREATE, open_private, write_all
 from gateway.sessions.keys import parse_key
-from gateway.sessions.storage.codec import DamagedEntry, decode
 from gateway.text import clean, printable
-from gateway.text.plain import count, in_bytes
+from gateway.text.plain import count
 
-_MAX_BYTES = 250_000_000
-_SUFFIXES = (".json", ".jsonl")
-_INDEX = "sessions.json"
-"""Both gateways keep a list of their sessions under this name. It contains nothing that the sessions lack."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Outcome:
-    """The result for one file."""
-
-    file: str
-    outcome: str = "failed"
-    reason: str = ""
-    key: str = ""
-    messages: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
+_MAX_CHATS = 40
+"""Chats that are listed for people. `--json` lists every session."""
+_TTY_INTERVAL, _LOG_INTERVAL = 0.1, 10.0
+"""Seconds between two lines of progress, in a terminal and elsewhere."""
 
 
 def main(arguments: Sequence[str], *, config: Path | None) -> int:
-    parser = command_parser("import", "Import sessions from miniclaw (JSON) and claw0 (JSON lines).", config)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="session file, or folder of session files")
-    parser.add_argument("--scope", help="scope for all sessions, as in `gatehouse sessions list` (default: from keys)")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be imported")
+    parser = command_parser(
+        "import",
+        "Move conversations, memory and settings of OpenClaw, nanobot, hermes-agent, PicoClaw, miniclaw or claw0 here.",
+        config,
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="folder of another gateway, or session file (default: show what the home folder has)",
+    )
+    parser.add_argument(
+        "--from", dest="maker", choices=[*GATEWAYS, *FILES], help="the gateway (default: its files tell)"
+    )
+    parser.add_argument(
+        "--scope", help="scope for all sessions, as in `gatehouse sessions list` (default: their chats)"
+    )
+    parser.add_argument(
+        "--memory-scope", help="scope that gets the memory, if several people have talked to the gateway"
+    )
+    parser.add_argument(
+        "--write-config", type=Path, metavar="FILE", help="write the proposed configuration to a new file"
+    )
+    parser.add_argument("--secrets", action="store_true", help="write tokens and keys to that file, too")
+    parser.add_argument("--skip-damaged", action="store_true", help="import the rest if something is damaged")
+    parser.add_argument("--dry-run", action="store_true", help="only print the plan")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    if (scope := options.scope) is not None:
-        # A scope is a key without a number, so it parses as the first session of itself.
-        is_scope = False
-        with suppress(ValueError):
-            is_scope = scope.startswith("agent:") and scope.isprintable() and parse_key(scope) == (scope, 1)
-        if not is_scope:
-            parser.error("--scope must be a scope like agent:main:main")
+    for name in ("scope", "memory_scope"):
+        if getattr(options, name) is not None and not _is_scope(getattr(options, name)):
+            parser.error(f"--{name.replace('_', '-')} must be a scope like agent:main:main")
+    if options.secrets and options.write_config is None:
+        parser.error("--secrets needs --write-config FILE, because secrets are not printed")
     os.umask(0o077)
     settings = load_settings(options.config, resolves=False).settings
     configure(LogLevel.ERROR, LogFormat.CONSOLE, secrets_in(settings), sys.stderr)
-    outcomes = asyncio.run(_import_all(settings, options))
-    code = EXIT_FAILED if any(each.outcome == "failed" for each in outcomes) else EXIT_OK
-    if options.json:
-        print(json.dumps([asdict(each) for each in outcomes], indent=2))
-        return code
-    for each in outcomes:
-        line = f"{printable(clean(each.file))}: {each.outcome}"
-        line += f" as {printable(each.key)}, {count(each.messages, 'message')}" if each.key else ""
-        line += f", {printable(each.reason)}" if each.reason else ""
-        left_out = ", ".join(count(number, kind) for kind, number in each.left_out.items())
-        print(f"{line}; left out: {left_out}." if left_out else f"{line}.")
-    imported = sum(each.outcome == "imported" for each in outcomes)
-    print(f"Imported {count(imported, 'session')} from {count(len(outcomes), 'file')}.")
-    return code
+    paths: list[Path] = options.paths
+    if not paths:
+        if options.maker is None:
+            return _show_installed(as_json=options.json)
+        if options.maker in FILES:
+            parser.error(f"name the folder with the session files of {options.maker}")
+        paths = [Path.home() / GATEWAYS[options.maker].DEFAULT_FOLDER]
+    return asyncio.run(_import_all(settings, options, paths))
 
 
-async def _import_all(settings: Settings, options: argparse.Namespace) -> list[_Outcome]:
-    def find_files() -> list[Path]:
-        files: list[Path] = []
-        for path in options.paths:
-            inside = sorted(path.rglob("*")) if path.is_dir() else []
-            files += (each for each in inside if each.suffix in _SUFFIXES and each.name != _INDEX and each.is_file())
-            if not path.is_dir():
-                files.append(path)
-        return files
+def _is_scope(scope: str) -> bool:
+    # A scope is a key without a number, so it parses as the first session of itself.
+    with suppress(ValueError):
+        return scope.startswith("agent:") and scope.isprintable() and parse_key(scope) == (scope, 1)
+    return False
 
-    outcomes: list[_Outcome] = []
+
+def _show_installed(*, as_json: bool) -> int:
+    found = installed_gateways(Path.home())
+    if as_json:
+        print(json.dumps([{"gateway": name, "folder": str(folder)} for name, folder in found], indent=2))
+        return EXIT_OK
+    for name, folder in found:
+        print(f"{name}: {printable(str(folder))}. Look at the plan with `gatehouse import --from {name} --dry-run`.")
+    if not found:
+        names = ", ".join(GATEWAYS)
+        print(f"There is no data of {names} in your home folder. Name a folder: `gatehouse import PATH`.")
+    return EXIT_OK
+
+
+async def _import_all(settings: Settings, options: argparse.Namespace, paths: Sequence[Path]) -> int:
+    results = []
     async with open_archive(settings) as archive:
-        for path in await asyncio.to_thread(find_files):
-            outcome = _Outcome(file=str(path))
+        for path in paths:
             try:
-                await _import(archive, settings, options, path, outcome)
-            except (Refused, UnknownFormat) as error:
-                outcome.reason = str(error)
-            except OSError as error:
-                outcome.reason = f"can't read it: {error.strerror}"
-            outcomes.append(outcome)
-    return outcomes
+                results.append(await _import(archive, settings, options, path))
+            except MissingZstandard as error:
+                command = Installation.present().extra_command("openclaw")
+                results.append(_refused(path, f"{error}. Install it: {command}", options))
+            except UnknownFormat as error:
+                results.append(_refused(path, f"{error}.", options))
+    if options.json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    return EXIT_OK if all(result["ok"] for result in results) else EXIT_FAILED
 
 
-async def _keys(archive: Archive, scope: str) -> list[str]:
-    """Return the keys of all sessions of a scope, also of archived ones: their numbers are in use."""
-    keys: list[str] = []
-    for are_archived in (False, True):
-        async with aclosing(archive.sessions(scope, are_archived=are_archived)) as sessions:
-            keys += [listed.meta.key async for listed in sessions]
-    return keys
+def _refused(path: Path, why: str, options: argparse.Namespace) -> dict[str, object]:
+    if not options.json:
+        print(printable(clean(f"Nothing was imported from {path}: {why}")), file=sys.stderr)
+    return {"ok": False, "folder": str(path), "error": why}
 
 
-async def _import(
-    archive: Archive, settings: Settings, options: argparse.Namespace, path: Path, outcome: _Outcome
-) -> None:
-    """Import one file, and fill in `outcome`. Raises `Refused` or `UnknownFormat` if that is impossible."""
-    status = await asyncio.to_thread(path.stat)
-    if status.st_size > _MAX_BYTES:
-        raise UnknownFormat(f"it is larger than {in_bytes(_MAX_BYTES)}")
-    data = await asyncio.to_thread(path.read_bytes)
-    session = await asyncio.to_thread(parse_session, data, datetime.fromtimestamp(status.st_mtime, UTC))
-    if options.scope:
-        named = options.scope.split(":")[1]
-        agent = named if named in settings.agents else DEFAULT_AGENT
-        destination = Destination(scope=options.scope, agent=agent, address=None)
-    else:
-        choices = find_destinations(settings, session, control_users()[os.getuid()])
-        # The file may leave open whether its chat is a group. Sessions of the same chat that are here decide that.
-        used = [each for each in choices if await _keys(archive, each.scope)]
-        destination = (used or choices)[0]
-    present: dict[int, str] = {}
-    keys = await _keys(archive, destination.scope)
-    # Only the header of a session tells its id, so read the first line of each transcript.
-    for key in keys:
-        async with aclosing(archive.export(key)) as blocks:
-            first_line = (await anext(blocks, b"")).split(b"\n")[0]
-        with suppress(DamagedEntry):
-            header = decode(first_line)
-            if isinstance(header, entries.Header):
-                present[header.number] = header.id
-    lines = list(to_transcript(session, destination, max(present, default=0) + 1, datetime.now(UTC)))
-    outcome.left_out = dict(session.left_out)
-    if not session.steps:
-        raise Refused("it contains no messages")
-    if session_id(session) in present.values():
-        outcome.outcome, outcome.reason = "known", f"already imported into {destination.scope}"
+async def _import(archive: Archive, settings: Settings, options: argparse.Namespace, path: Path) -> dict[str, object]:
+    """Plan the import of one gateway, show the plan, and carry it out. Returns it for `--json`."""
+    gateway = await asyncio.to_thread(open_gateway, path, options.maker or "")
+    progress = _Progress()
+    plan = await make_plan(
+        gateway,
+        archive,
+        settings,
+        user=control_users()[os.getuid()],
+        scope=options.scope or "",
+        memory_scope=options.memory_scope or "",
+        progress=progress.show,
+    )
+    progress.total = len(plan.new)
+    progress.clear()
+    if not options.json:
+        _print_plan(gateway, plan)
+    proposal = ""
+    if has_content(gateway.settings):
+        addresses = [each.destination.address for each in plan.sessions]
+        groups = [each for each in addresses if each is not None and each.kind is not PeerKind.DIRECT]
+        proposal = proposed_config(gateway.maker, gateway.settings, groups, with_secrets=options.secrets)
+    report: ImportReport | None = None
+    stops = plan.is_damaged and not options.skip_damaged
+    if not stops and not options.dry_run:
+        report = await write_plan(gateway, plan, archive, progress.show)
+        progress.clear()
+    written = _write_config(options, proposal) if proposal and not stops and not options.dry_run else ""
+    if not options.json:
+        _print_result(plan, report, stops=stops, written=written, proposal=proposal)
+    failed = report is not None and bool(report.failed or report.memory_failed)
+    return {
+        "ok": not plan.is_damaged and not failed and not written.startswith("The proposed"),
+        "gateway": gateway.maker,
+        "folder": str(gateway.folder),
+        "dry_run": options.dry_run,
+        "sessions": [_session(each, report) for each in plan.sessions],
+        "memory": [
+            {"file": each.file, "scope": each.scope, "statements": len(each.memory.statements)} for each in plan.memory
+        ],
+        "new_statements": report.statements if report else 0,
+        "left_out": [{"what": each.what, "why": each.why, "damaged": each.is_damaged} for each in plan.left_out],
+        "config": written or (proposal if not options.secrets else ""),
+    }
+
+
+def _session(session: PlannedSession, report: ImportReport | None) -> dict[str, object]:
+    failure = report.failed.get(session.id, "") if report else ""
+    outcome = "known" if session.is_known else "planned" if report is None else "failed" if failure else "imported"
+    return {
+        "outcome": outcome,
+        "source": session.source,
+        "scope": session.destination.scope,
+        "key": session.key,
+        "active": session.activates,
+        "title": session.title,
+        "messages": session.messages,
+        "tool_calls": session.tool_calls,
+        "left_out": session.left_out,
+        **({"reason": failure} if failure else {}),
+    }
+
+
+def _write_config(options: argparse.Namespace, proposal: str) -> str:
+    """Write the proposed configuration to a new file. Returns a sentence about it; nothing if none is wanted."""
+    if options.write_config is None:
+        return ""
+    try:
+        descriptor = open_private(options.write_config, CREATE)
+    except FileExistsError:
+        return f"The proposed configuration was not written: {options.write_config} exists. Choose another name."
+    except OSError as error:
+        return f"The proposed configuration was not written to {options.write_config}: {error.strerror}."
+    try:
+        write_all(descriptor, proposal.encode())
+    finally:
+        os.close(descriptor)
+    return f"Wrote the proposed configuration to {options.write_config}. Nothing uses it yet."
+
+
+def _print_plan(gateway: ForeignGateway, plan: Plan) -> None:
+    print(f"{gateway.maker} in {_shown(gateway.folder)}:")
+    chats: dict[str, list[PlannedSession]] = {}
+    for session in plan.sessions:
+        chats.setdefault(session.destination.scope, []).append(session)
+    kinds = Counter(_kind(sessions[0]) for sessions in chats.values())
+    if chats:
+        print(f"  Chats: {', '.join(count(number, kind) for kind, number in kinds.items())}.")
+    for scope, sessions in list(chats.items())[:_MAX_CHATS]:
+        known = sum(each.is_known for each in sessions)
+        said = f"{count(len(sessions), 'session')}, {count(sum(each.messages for each in sessions), 'message')}"
+        if calls := sum(each.tool_calls for each in sessions):
+            said += f", {count(calls, 'tool call')}"
+        if known:
+            said += "; already here" if known == len(sessions) else f"; {known} of them already here"
+        if active := next((each for each in sessions if each.activates), None):
+            said += f"; session {active.number} becomes the active one"
+        print(f"    {_shown(scope)}: {said}.")
+    if len(chats) > _MAX_CHATS:
+        print(f"    and {len(chats) - _MAX_CHATS} more; --json lists all.")
+    for memory in plan.memory:
+        statements = count(len(memory.memory.statements), "statement")
+        print(f"  Memory: {statements} of {_shown(memory.file)} for {_shown(memory.scope)}.")
+    parts = Counter[str]()
+    for session in plan.new:
+        parts.update(session.left_out)
+    if parts:
+        print(f"  Left out of these sessions: {', '.join(count(number, kind) for kind, number in parts.items())}.")
+    if plan.left_out:
+        print("  Left out:")
+    for why, number, example in reasons(plan.left_out):
+        others = f" and {number - 1} more" if number > 1 else ""
+        print(f"    {_shown(example)}{others}: {_shown(why)}.")
+
+
+def _kind(session: PlannedSession) -> str:
+    address = session.destination.address
+    if address is None:
+        return "shared chat"
+    return {PeerKind.DIRECT: "direct chat", PeerKind.GROUP: "group", PeerKind.CHANNEL: "channel"}[address.kind]
+
+
+def _print_result(plan: Plan, report: ImportReport | None, *, stops: bool, written: str, proposal: str) -> None:
+    if proposal and not written:
+        print("\nProposed configuration, which nothing applies:\n")
+        print("\n".join(f"    {_shown(line)}".rstrip() for line in proposal.splitlines()), end="\n\n")
+    if written:
+        print(_shown(written))
+    if stops:
+        damaged = count(sum(each.is_damaged for each in plan.left_out), "item")
+        print(f"Nothing was imported: {damaged} can't be read. --skip-damaged imports the rest.")
         return
-    outcome.outcome, outcome.key = "would be imported", decode(lines[0]).key  # type: ignore[attr-defined]  # It is the header.
-    outcome.messages = sum(isinstance(decode(line), entries.User | entries.Assistant) for line in lines)
-    if options.dry_run:
+    if report is None:
+        print(f"Would import {count(len(plan.new), 'session')}. Nothing was written.")
         return
+    for session in plan.new:
+        if session.id in report.failed:
+            print(f"Failed: {_shown(session.source)}: {_shown(report.failed[session.id])}")
+    for failure in report.memory_failed:
+        print(f"Failed: {_shown(failure)}")
+    here = ""
+    if known := len(plan.sessions) - len(plan.new):
+        here = f"; {count(known, 'session')} {'was' if known == 1 else 'were'} already here"
+    print(f"Imported {count(report.sessions, 'session')} and {count(report.statements, 'statement')}{here}.")
 
-    async def transcript() -> AsyncIterator[bytes]:
-        for line in lines:
-            yield line
 
-    await archive.import_session(transcript())
-    outcome.outcome = "imported"
+def _shown(value: object) -> str:
+    return printable(clean(str(value)))
+
+
+class _Progress:
+    """Shows on stderr how far an import is: often in a terminal, and now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._is_tty = sys.stderr.isatty()
+        self._shown_at = monotonic()
+
+    def show(self, what: str, number: int) -> None:
+        now = monotonic()
+        if now - self._shown_at < (_TTY_INTERVAL if self._is_tty else _LOG_INTERVAL):
+            return
+        self._shown_at = now
+        of = f" of {self.total:,}" if self.total else ""
+        text = f"{what.capitalize()} {number:,}{of} sessions ..."
+        print(
+            f"\r\x1b[K{text}" if self._is_tty else text, end="" if self._is_tty else "\n", file=sys.stderr, flush=True
+        )
+
+    def clear(self) -> None:
+        if self._is_tty:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

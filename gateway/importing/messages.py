@@ -1,179 +1,112 @@
-"""Parses session files of other gateways. Parts that it does not understand are counted and left out.
+"""Parses the messages of a conversation, as most gateways and model providers write them.
 
-It knows one JSON object with `messages`, and JSON lines of which the first has the type `session` (claw0). The object
-names its chat by `channel` and `chat_id` (miniclaw, and our own export) or by a `sessionKey`. Everything else about
-the files may vary.
+A message has a `role` (or a `type`), and its content is a text or a list of parts. Tool calls are in it as OpenAI,
+Anthropic or miniclaw write them. Parts that are not understood are counted and left out.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
 
-from gateway.conversation import Json
+from gateway.importing.source_files import Item, load_json, parse_time
+from gateway.importing.values import Conversation, ImportedText, ImportedToolResult, ImportedToolUse
 from gateway.text import clean
 
-_MIN_MILLISECONDS = 100_000_000_000
-"""A number of seconds as large as this would be in the year 5138, so it must be milliseconds."""
-
-Item = Mapping[str, Any]  # Any: JSON from another program.
-
-
-class UnknownFormat(Exception):
-    """The file is not a known session file. The text is the reason, as the end of a sentence."""
+MAX_TEXT = 1_000_000
+"""Characters of one message. The rest of a longer one is left out."""
+_SILENT_PARTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
+"""What a model has thought is not part of the conversation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedText:
-    is_user: bool
-    content: str
-    at: datetime
+def add_messages(
+    conversation: Conversation, messages: Iterable[object], *, at: datetime | None = None, is_local: bool = False
+) -> None:
+    """Add the steps of all messages. Those without a time are dated like the one before, and the first ones with `at`.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedToolUse:
-    id: str
-    name: str
-    input: dict[str, Json]
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedToolResult:
-    id: str
-    output: str
-    at: datetime
-
-
-ImportedStep = ImportedText | ImportedToolUse | ImportedToolResult
-
-
-@dataclass(slots=True, kw_only=True)
-class ForeignSession:
-    """A session of another gateway. `left_out` counts the parts that were not understood, by kind."""
-
-    maker: str
-    key: str
-    id: str
-    created: datetime
-    channel: str = ""
-    """Set with `chat` if the file names its chat by these two, and has no key."""
-    chat: str = ""
-    steps: list[ImportedStep] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-
-
-def parse_session(data: bytes, modified: datetime) -> ForeignSession:
-    """Parse a file that was last modified at `modified`. Raises `UnknownFormat` if it is not a session file."""
-    text = data.decode("utf-8-sig", errors="replace")
-    whole = _load_json(text)
-    if isinstance(whole, dict) and isinstance(whole.get("messages"), list):
-        key = whole.get("sessionKey") or whole.get("session_key") or whole.get("key") or ""
-        began = whole.get("createdAt") or whole.get("created_at")
-        used = whole.get("updatedAt") or whole.get("updated_at") or whole.get("last_accessed")
-        session = ForeignSession(
-            maker="miniclaw",
-            key=clean(str(key)),
-            id="",
-            created=_parse_time(began) or _parse_time(used) or modified,
-        )
-        if not key and "chat_id" in whole:
-            session.channel, session.chat = clean(str(whole.get("channel") or "")), clean(str(whole["chat_id"]))
-            session.key = clean(str(whole.get("session_id") or f"{session.channel}_{session.chat}"))
-            # A chat may have several sessions under the same key. They differ in their time.
-            session.id = clean(str(began or ""))
-        _add_messages(session, whole["messages"])
-        return session
-    lines = [_load_json(line) for line in text.split("\n") if line.strip()]
-    items: list[Item] = [line for line in lines if isinstance(line, dict)]
-    header = items[0] if items else {}
-    if header.get("type") != "session":
-        raise UnknownFormat("it is neither a JSON object with messages nor JSON lines that start with a session")
-    key = clean(str(header.get("key") or header.get("sessionKey") or ""))
-    created = _parse_time(header.get("created") or header.get("createdAt")) or modified
-    session = ForeignSession(maker="claw0", key=key, id=clean(str(header.get("id") or "")), created=created)
-    if len(items) < len(lines):
-        session.left_out["broken line"] = len(lines) - len(items)
-    _add_messages(session, items[1:])
-    return session
-
-
-def _load_json(text: str) -> Any:  # noqa: ANN401  # Any: JSON from another program.
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _add_messages(session: ForeignSession, messages: Iterable[object]) -> None:
-    """Add the steps of all messages. A message has a `role` or a `type`, and its content may be a list of parts."""
-    at = session.created
+    `is_local`: their times have no zone, and are those of this machine.
+    """
+    at = at or conversation.updated
     # The calls of the last step that have no result yet. A result without an id belongs to the first of them.
     open_calls: list[str] = []
     for message in messages:
         if not isinstance(message, dict):
-            session.left_out["malformed message"] += 1
+            conversation.left_out["damaged message"] += 1
             continue
-        at = _parse_time(message.get("timestamp") or message.get("ts")) or at
+        at = parse_time(message.get("timestamp") or message.get("ts"), is_local=is_local) or at
         kind, content = message.get("role") or message.get("type"), message.get("content")
         match kind:
             case "tool_use":
-                session.steps.append(_parse_tool_use(message, at))
-            case "tool_result" | "tool":
-                result = _parse_tool_result(message, at)
+                conversation.steps.append(_tool_use(conversation, message, at))
+            case "tool_result" | "tool" | "toolResult":
+                result = _tool_result(conversation, message, at)
                 if not result.id and open_calls:
                     result = replace(result, id=open_calls[0])
                 if result.id in open_calls:
                     open_calls.remove(result.id)
-                session.steps.append(result)
-            case "assistant" if isinstance(calls := message.get("tool_calls"), list) and calls:
-                if isinstance(content, str) and content.strip():
-                    session.steps.append(ImportedText(is_user=False, content=clean(content), at=at))
-                open_calls = _add_tool_calls(session, calls, at)
-            case "user" | "assistant" if isinstance(content, list):
-                for part in content:
-                    match part:
-                        case {"type": "text", "text": str(text)} if text.strip():
-                            session.steps.append(ImportedText(is_user=kind == "user", content=clean(text), at=at))
-                        case {"type": "tool_use"}:
-                            session.steps.append(_parse_tool_use(part, at))
-                        case {"type": "tool_result"}:
-                            session.steps.append(_parse_tool_result(part, at))
-                        case _:
-                            session.left_out["unknown part"] += 1
-            case "user" | "assistant" if isinstance(content, str) and content.strip():
-                session.steps.append(ImportedText(is_user=kind == "user", content=clean(content), at=at))
+                conversation.steps.append(result)
             case "user" | "assistant":
-                session.left_out["empty message"] += 1
-            case "system":
-                session.left_out["system message"] += 1
+                _add_content(conversation, content, at, is_user=kind == "user", message=message)
+                calls = message.get("tool_calls")
+                if kind == "assistant" and isinstance(calls, list) and calls:
+                    open_calls = _add_tool_calls(conversation, calls, at)
+            case "system" | "developer":
+                conversation.left_out["system message"] += 1
             case _:
-                session.left_out["unknown message"] += 1
+                conversation.left_out["unknown message"] += 1
 
 
-def _add_tool_calls(session: ForeignSession, calls: Iterable[object], at: datetime) -> list[str]:
+def _add_content(conversation: Conversation, content: object, at: datetime, *, is_user: bool, message: Item) -> None:
+    """Add the content of a message: a text, or parts of which some are tool calls and results."""
+    steps = conversation.steps
+    if isinstance(content, str) and content.strip():
+        steps.append(ImportedText(is_user=is_user, content=_text(conversation, content), at=at))
+    elif isinstance(content, list):
+        for part in content:
+            match part:
+                case str() if part.strip():
+                    steps.append(ImportedText(is_user=is_user, content=_text(conversation, part), at=at))
+                case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+                    if text.strip():
+                        steps.append(ImportedText(is_user=is_user, content=_text(conversation, text), at=at))
+                case {"type": "tool_use" | "toolCall"}:
+                    steps.append(_tool_use(conversation, part, at))
+                case {"type": "tool_result"}:
+                    steps.append(_tool_result(conversation, part, at))
+                case {"type": str(kind)} if kind in _SILENT_PARTS:
+                    pass
+                case {"type": "image" | "image_url" | "input_image"}:
+                    conversation.left_out["picture"] += 1
+                case _:
+                    conversation.left_out["unknown part"] += 1
+    elif not message.get("tool_calls"):
+        conversation.left_out["empty message"] += 1
+
+
+def _add_tool_calls(conversation: Conversation, calls: Iterable[object], at: datetime) -> list[str]:
     """Add the calls of one step, and return their ids. Results are matched by the id, so each call gets its own."""
     ids: list[str] = []
     for call in calls:
         if not isinstance(call, dict):
-            session.left_out["malformed tool call"] += 1
+            conversation.left_out["damaged tool call"] += 1
             continue
-        used = _parse_tool_use(call, at)
+        used = _tool_use(conversation, call, at)
         if not used.id or used.id in ids:
-            used = replace(used, id=f"import-{len(session.steps)}")
+            used = replace(used, id=f"import-{len(conversation.steps)}")
         ids.append(used.id)
-        session.steps.append(used)
+        conversation.steps.append(used)
     return ids
 
 
-def _parse_tool_use(item: Item, at: datetime) -> ImportedToolUse:
+def _tool_use(conversation: Conversation, item: Item, at: datetime) -> ImportedToolUse:
     """Parse a call as miniclaw, Anthropic or OpenAI write it. OpenAI has the arguments as a text of JSON."""
     function = item.get("function")
     item = {**item, **function} if isinstance(function, dict) else item
     given = item.get("input", item.get("arguments"))
-    given = _load_json(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        text, given = given, load_json(given)
+        if text.strip() and not isinstance(given, dict):
+            conversation.left_out["damaged argument"] += 1
     return ImportedToolUse(
         id=clean(str(item.get("tool_use_id") or item.get("id") or "")),
         name=clean(str(item.get("name") or "unknown")),
@@ -182,21 +115,21 @@ def _parse_tool_use(item: Item, at: datetime) -> ImportedToolUse:
     )
 
 
-def _parse_tool_result(item: Item, at: datetime) -> ImportedToolResult:
+def _tool_result(conversation: Conversation, item: Item, at: datetime) -> ImportedToolResult:
     output = item.get("output", item.get("content", ""))
-    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    call = item.get("tool_use_id") or item.get("tool_call_id") or ""
-    return ImportedToolResult(id=clean(str(call)), output=clean(text), at=at)
+    if isinstance(output, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in output
+    ):
+        text = "\n".join(part["text"] for part in output)
+    else:
+        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    call = item.get("tool_use_id") or item.get("tool_call_id") or item.get("toolCallId") or ""
+    is_error = item.get("is_error") is True or item.get("isError") is True
+    return ImportedToolResult(id=clean(str(call)), output=_text(conversation, text), at=at, is_error=is_error)
 
 
-def _parse_time(value: object) -> datetime | None:
-    """Parse ISO 8601, or seconds or milliseconds since 1970. Returns None for anything else."""
-    try:
-        if isinstance(value, str):
-            found = datetime.fromisoformat(value)
-            return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value / 1000 if value >= _MIN_MILLISECONDS else value, UTC)
-    except (ValueError, OverflowError, OSError):
-        pass
-    return None
+def _text(conversation: Conversation, text: str) -> str:
+    if len(text) > MAX_TEXT:
+        conversation.left_out["end of a very long text"] += 1
+        text = text[:MAX_TEXT]
+    return clean(text)

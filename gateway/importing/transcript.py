@@ -1,64 +1,78 @@
-"""Converts a conversation of another gateway to a transcript."""
+"""Writes a conversation of another gateway as the lines of a transcript."""
 
 from collections.abc import Iterator
 from datetime import datetime
 from uuid import NAMESPACE_URL, uuid5
 
 from gateway.importing.destination import Destination
-from gateway.importing.parse import ForeignSession, ImportedText, ImportedToolUse
+from gateway.importing.values import Conversation, ImportedText, ImportedToolUse
 from gateway.sessions import SessionStatus, TurnOutcome
 from gateway.sessions import entries as e
 from gateway.sessions.keys import session_key
+from gateway.sessions.session import IMPORT
 from gateway.sessions.storage.codec import stamp
 
 
-def session_id(session: ForeignSession) -> str:
-    """Return an id made of the session's origin, so that a second import of it is recognized."""
-    return str(uuid5(NAMESPACE_URL, f"gatehouse-import:{session.maker}:{session.key}:{session.id}"))
+def session_id(conversation: Conversation) -> str:
+    """Return an id made of the conversation's origin, so that a second import of it is recognized."""
+    origin = f"gatehouse-import:{conversation.maker}:{conversation.key}:{conversation.id}"
+    return str(uuid5(NAMESPACE_URL, origin))
 
 
-def to_transcript(session: ForeignSession, destination: Destination, number: int, now: datetime) -> Iterator[bytes]:
-    """Yield the lines of the transcript, with `number` as the number of the session in its scope."""
+def to_transcript(
+    conversation: Conversation, destination: Destination, number: int, now: datetime, *, epoch: int
+) -> Iterator[bytes]:
+    """Yield the lines of the transcript, with `number` as the number of the session in its scope.
+
+    The session with the highest epoch of a scope is the active one.
+    """
     address = destination.address
     origin = None
     if address is not None:
         origin = e.Origin(
-            channel=address.channel, account=address.account, chat_id=address.peer, kind=address.kind.value, thread=None
+            channel=address.channel,
+            account=address.account,
+            chat_id=address.peer,
+            kind=address.kind.value,
+            thread=address.thread,
         )
     header = e.Header(
-        ts=session.created,
+        ts=conversation.created,
         version=e.FORMAT,
-        id=session_id(session),
+        id=session_id(conversation),
         key=session_key(destination.scope, number),
         scope=destination.scope,
         number=number,
-        created=session.created,
+        created=conversation.created,
         agent=destination.agent,
         origin=origin,
-        # If the scope has other sessions, the active one must stay active: it has the highest epoch.
-        epoch=1 if number == 1 else 0,
+        epoch=epoch,
         highest_number=number,
     )
+    title = [e.Title(ts=conversation.updated, value=conversation.title)] if conversation.title else []
     # The last entry is dated now. Otherwise pruning would delete an old conversation right after its import.
-    status = e.Status(ts=now, value=SessionStatus.ACTIVE, by="import", why=f"Imported from {session.maker}.")
-    for seq, entry in enumerate((header, *_entries(session), status), start=1):
+    status = e.Status(ts=now, value=SessionStatus.ACTIVE, by=IMPORT, why=f"Imported from {conversation.maker}.")
+    for seq, entry in enumerate((header, *_entries(conversation), *title, status), start=1):
         yield stamp(entry, seq=seq, now=now)[1]
 
 
-def _entries(session: ForeignSession) -> Iterator[e.Entry]:
+def _entries(conversation: Conversation) -> Iterator[e.Entry]:
     """Yield the entries of all turns. A turn starts with a message of a person, and ends before the next one."""
     turn = ""
     open_tools: set[str] = set()
-    last = session.created
-    for number, step in enumerate(session.steps, start=1):
+    last = conversation.created
+    for number, step in enumerate(conversation.steps, start=1):
         if not turn or (isinstance(step, ImportedText) and step.is_user):
             if turn:
                 yield e.TurnEnd(ts=last, turn=turn, outcome=TurnOutcome.ANSWERED)
             turn = f"import-{number}"
+            open_tools.clear()
         last = step.at
         match step:
             case ImportedText(is_user=True):
-                yield e.User(ts=step.at, turn=turn, content=step.content)
+                yield e.User(
+                    ts=step.at, turn=turn, content=step.content, sender=step.sender, sender_name=step.sender_name
+                )
             case ImportedText():
                 yield e.Assistant(ts=step.at, turn=turn, content=step.content)
             case ImportedToolUse():
@@ -67,8 +81,10 @@ def _entries(session: ForeignSession) -> Iterator[e.Entry]:
             # A result without its call would make providers refuse the whole history.
             case _ if step.id in open_tools:
                 open_tools.discard(step.id)
-                yield e.ToolResult(ts=step.at, turn=turn, tool_use_id=step.id, output=step.output)
+                yield e.ToolResult(
+                    ts=step.at, turn=turn, tool_use_id=step.id, output=step.output, is_error=step.is_error
+                )
             case _:
-                session.left_out["orphaned tool result"] += 1
+                conversation.left_out["orphaned tool result"] += 1
     if turn:
         yield e.TurnEnd(ts=last, turn=turn, outcome=TurnOutcome.ANSWERED)

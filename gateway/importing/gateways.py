@@ -1,0 +1,43 @@
+"""The gateways whose data can be imported, where it lies by default, and how it is told apart."""
+
+from pathlib import Path
+from types import ModuleType
+
+from gateway.importing import hermes, miniclaw, nanobot, openclaw, picoclaw
+from gateway.importing.values import ForeignGateway, UnknownFormat
+
+GATEWAYS: dict[str, ModuleType] = {"openclaw": openclaw, "nanobot": nanobot, "hermes": hermes, "picoclaw": picoclaw}
+"""By the names that people write. Each module has its default folder in the home folder, and tells its data apart."""
+FILES = ("miniclaw", "claw0")
+"""Gateways of which session files are imported, from a folder that has to be named."""
+
+
+def installed_gateways(home: Path) -> list[tuple[str, Path]]:
+    """Return the gateways with data in a home folder."""
+    found = []
+    for name, module in GATEWAYS.items():
+        folder = home / module.DEFAULT_FOLDER
+        if module.is_gateway(folder):
+            found.append((name, folder))
+    return found
+
+
+def open_gateway(path: Path, name: str = "") -> ForeignGateway:
+    """Return the data in a folder or file. Without a name, its files tell whose it is. Raises `UnknownFormat`."""
+    if not path.exists():
+        raise UnknownFormat(f"{path} does not exist")
+    if name in FILES:
+        return miniclaw.open_gateway(path)
+    if name:
+        return _opened(GATEWAYS[name], path)
+    for module in GATEWAYS.values():
+        for folder in (path, path / module.DEFAULT_FOLDER):
+            if path.is_dir() and module.is_gateway(folder):
+                return _opened(module, folder)
+    return miniclaw.open_gateway(path)
+
+
+def _opened(module: ModuleType, folder: Path) -> ForeignGateway:
+    found = module.open_gateway(folder)
+    assert isinstance(found, ForeignGateway), "as its signature says"  # noqa: S101 - for mypy.
+    return found

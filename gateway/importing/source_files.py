@@ -1,0 +1,144 @@
+"""Reads files that another program has written: damaged, huge or strange ones raise `UnknownFormat` with the reason."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gateway.importing.values import UnknownFormat
+from gateway.text.plain import in_bytes
+
+MAX_BYTES = 250_000_000
+"""Of one file that is read as a whole."""
+MAX_LINE = 32_000_000
+"""Bytes of one line of a file of JSON lines. A longer one is left out."""
+_MIN_MILLISECONDS = 100_000_000_000
+"""A number of seconds as large as this would be in the year 5138, so it must be milliseconds."""
+
+Item = Mapping[str, Any]  # Any: JSON from another program.
+
+
+def load_json(text: str | bytes) -> Any:  # noqa: ANN401  # Any: JSON from another program.
+    """Return the value of a JSON text; None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file. Raises `UnknownFormat` if that is impossible or too much."""
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise UnknownFormat(f"{path.name} has {in_bytes(size)}, and more than {in_bytes(MAX_BYTES)} are not read")
+        if not path.is_file():  # A named pipe would be waited for.
+            raise UnknownFormat(f"{path.name} is not a file")
+        return path.read_bytes()
+    except OSError as error:
+        raise UnknownFormat(f"{path.name} can't be read: {error.strerror}") from error
+
+
+def read_text(path: Path) -> str:
+    return read_bytes(path).decode("utf-8-sig", errors="replace")
+
+
+def read_object(path: Path) -> Item:
+    """Return the JSON object in a file."""
+    found = load_json(read_text(path))
+    if not isinstance(found, dict):
+        raise UnknownFormat(f"{path.name} is damaged: it is not a JSON object")
+    return found
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """Yield the values of a file of JSON lines, one at a time; None for a line that is damaged or too long."""
+    try:
+        if not path.is_file():
+            raise UnknownFormat(f"{path.name} is not a file")
+        with path.open("rb") as file:
+            while line := file.readline(MAX_LINE):
+                if len(line) == MAX_LINE and not line.endswith(b"\n"):
+                    while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+                        pass
+                    yield None
+                elif line.strip():
+                    yield load_json(line.decode("utf-8-sig", errors="replace"))
+    except OSError as error:
+        raise UnknownFormat(f"{path.name} can't be read: {error.strerror}") from error
+
+
+@contextmanager
+def open_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite database of another program for reading, even if that program runs or has crashed.
+
+    If SQLite cannot read it where it is, because a crash has left a log that has to be played back or because the
+    folder is read-only, it is copied first. Errors of the database become `UnknownFormat`.
+    """
+    try:
+        with TemporaryDirectory(prefix="gatehouse-import-") as folder:
+            try:
+                connection = _connected(path)
+            except sqlite3.OperationalError:
+                for file in (path, path.with_name(f"{path.name}-wal")):
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(file, Path(folder) / file.name)
+                connection = _connected(Path(folder) / path.name)
+            with closing(connection):
+                connection.row_factory = sqlite3.Row
+                connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
+                yield connection
+    except sqlite3.Error as error:
+        raise UnknownFormat(f"{path.name} is damaged or no database of a known version: {error}") from error
+    except OSError as error:
+        raise UnknownFormat(f"{path.name} can't be read: {error.strerror}") from error
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # The read-only mode refuses a log that has to be played back. A copy may be written to.
+    mode = "rw" if path.parent.name.startswith("gatehouse-import-") else "ro"
+    if not path.is_file():
+        raise UnknownFormat(f"{path.name} is not a file")
+    connection = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, check_same_thread=False)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _quoted(path: Path) -> str:
+    return path.absolute().as_uri().removeprefix("file://")
+
+
+def columns(database: sqlite3.Connection, table: str) -> set[str]:
+    """Return the names of the columns of a table; nothing if there is no such table."""
+    return {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+
+
+def parse_time(value: object, *, is_local: bool = False) -> datetime | None:
+    """Parse ISO 8601, or seconds or milliseconds since 1970. Returns None for anything else.
+
+    A text without a zone is UTC, or with `is_local` the time of this machine.
+    """
+    try:
+        if isinstance(value, str):
+            found = datetime.fromisoformat(value)
+            return found.astimezone(UTC) if found.tzinfo or is_local else found.replace(tzinfo=UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000 if value >= _MIN_MILLISECONDS else value, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+def modified(path: Path) -> datetime:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
+        return datetime.fromtimestamp(0, UTC)
