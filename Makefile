@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Without bytecode, every process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test coverage crash cluster powerloss systemd clients agents lint bench site soak lock clean
+.PHONY: help run test coverage crash cluster powerloss systemd container clients agents lint bench site soak lock clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -36,6 +36,10 @@ powerloss: $(VENV)/.dev-ready  ## Cut the power after every write of a conversat
 
 systemd: $(VENV)/.dev-ready  ## Test the service on a real systemd, booted in namespaces (as root).
 	$(BIN)/python -m pytest tests/deploy/test_real_systemd.py
+
+container: $(VENV)/.dev-ready  ## Build the image of the container and run it (as root on Debian).
+	@sh tests/container/build_image.sh
+	GATEHOUSE_CONTAINER=1 $(BIN)/python -m pytest tests/container
 
 clients: $(VENV)/.dev-ready  ## Talk to Gatehouse with real OpenAI clients, each in an environment of its own.
 	$(BIN)/python -m tests.clients

@@ -92,20 +92,6 @@ def test_the_settings_of_the_nodes_are_valid(tmp_path: Path) -> None:
     assert "warn" not in (checked.stdout + checked.stderr).lower()
 
 
-def test_the_image_gets_all_that_an_installation_needs() -> None:
-    text = (FOLDER / "Dockerfile").read_text()
-    copied = {source for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for source in line.split()}
-    assert all((ROOT / source).exists() for source in copied)
-    project = (ROOT / "pyproject.toml").read_text()
-    packages = re.search(r"\[tool.hatch.build.targets.wheel\]\npackages = \[(.*)\]", project)
-    included = re.search(r'force-include\]\n"(.*)" =', project)
-    assert packages is not None
-    assert included is not None
-    needed = {*re.findall(r'"(\w+)"', packages[1]), included[1], "pyproject.toml", "README.md", "LICENSE"}
-    assert needed <= copied
-    assert re.search(r"^USER (?!root)\w+$", text, re.MULTILINE)
-
-
 def test_haproxy_accepts_its_configuration() -> None:
     program = find_haproxy()
     checked = subprocess.run([program, "-c", "-f", CONFIG], capture_output=True, text=True, check=False)
