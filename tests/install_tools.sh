@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the programs that some tests need, if they are missing: Chromium, bubblewrap, strace, PostgreSQL, PgBouncer,
-# HAProxy.
+# HAProxy, Prometheus (for promtool).
 # This needs root and apt-get. It never fails: without a program the tests that need it are skipped.
 
 root=$GATEHOUSE_TOOLS_ROOT # For the test of this script, which must not change the system.
@@ -19,6 +19,7 @@ has strace || missing="$missing strace"
 has postgres "$root"/usr/lib/postgresql/*/bin/postgres || missing="$missing postgresql"
 has pgbouncer "$root/usr/sbin/pgbouncer" || missing="$missing pgbouncer"
 has haproxy "$root/usr/sbin/haproxy" || missing="$missing haproxy"
+has promtool || missing="$missing prometheus"
 [ -n "$missing" ] || exit 0
 
 export DEBIAN_FRONTEND=noninteractive
@@ -33,7 +34,7 @@ start_no_services() {
     mkdir -p "${cluster%/*}" "$root/etc/systemd/system"
     echo "create_main_cluster = false" >"$cluster"
     trap 'rm -f "$cluster"' EXIT
-    for server in pgbouncer haproxy; do
+    for server in pgbouncer haproxy prometheus; do
         case "$missing" in *$server*) ln -s /dev/null "$root/etc/systemd/system/$server.service" ;; esac
     done
 }

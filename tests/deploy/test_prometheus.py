@@ -1,10 +1,13 @@
 """Compares the shipped alert rules with the metrics of a real gateway."""
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import promql_parser
+import pytest
 import yaml
 from promql_parser import Expr, MatchOp, VectorSelector
 
@@ -55,7 +58,7 @@ def _check_rules(group: str, seen: ScrapedMetrics) -> None:
     for rule in rules(group):
         for selector in selectors(rule):
             assert selector.name in seen.names, (rule["alert"], selector.name)
-            _check_labels(rule["alert"], selector, seen)
+            check_labels(rule["alert"], selector, seen)
 
 
 async def test_the_table_in_the_readme_lists_every_metric_with_its_labels(tmp_path: Path) -> None:
@@ -98,13 +101,48 @@ def documented_metrics(head: str = "| metric |") -> Iterator[tuple[str, set[str]
                 yield name.strip(" `"), set(filter(None, labels.split(", ")))
 
 
-def _check_labels(alert: str, selector: VectorSelector, seen: ScrapedMetrics) -> None:
+def check_labels(alert: str, selector: VectorSelector, seen: ScrapedMetrics) -> None:
     for matcher in selector.matchers.matchers:
         if matcher.name in FROM_PROMETHEUS:
             continue
         assert matcher.name in seen.labels[selector.name or ""], (alert, matcher.name)
         wanted = matcher.value.split("|") if matcher.op == MatchOp.Re else [matcher.value]
         assert set(wanted) <= seen.values_of(selector.name or "", matcher.name), (alert, wanted)
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("promtool") is None:
+        pytest.skip("needs promtool")
+    return subprocess.run(["promtool", *arguments], cwd=FOLDER, capture_output=True, text=True, check=False)  # noqa: S607
+
+
+def test_promtool_accepts_the_rules() -> None:
+    checked = promtool("check", "rules", "gatehouse.rules.yml")
+    assert checked.returncode == 0, checked.stderr
+    assert f"{len(rules())} rules found" in checked.stdout
+
+
+def test_every_rule_fires_when_it_should_and_only_then() -> None:
+    tested = promtool("test", "rules", "gatehouse.test.yml")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_a_rule_that_fires_too_late_fails_its_unit_tests(tmp_path: Path) -> None:
+    """`promtool test rules` must not pass because it has found nothing to test."""
+    for name in ("gatehouse.rules.yml", "gatehouse.test.yml"):
+        (tmp_path / name).write_text((FOLDER / name).read_text().replace("gatehouse_ready == 0", "gatehouse_ready > 0"))
+    tested = promtool("test", "rules", str(tmp_path / "gatehouse.test.yml"))
+    assert tested.returncode == 1
+    assert "GatehouseNotReady" in tested.stdout + tested.stderr
+
+
+def test_every_rule_has_a_case_that_fires_and_one_that_does_not() -> None:
+    cases = [
+        (each["alertname"], bool(each["exp_alerts"]))
+        for test in yaml.safe_load((FOLDER / "gatehouse.test.yml").read_text())["tests"]
+        for each in test["alert_rule_test"]
+    ]
+    assert set(cases) == {(rule["alert"], fires) for rule in rules() for fires in (True, False)}
 
 
 def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
