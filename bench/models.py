@@ -1,7 +1,7 @@
 """Measures what Gatehouse adds to the time of a model: per step, per first chunk and per stream, and request sizes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,12 @@ STREAMS = 50
 LAG_LIMIT_MS = 50
 SIZE_LIMIT = 4_000
 SKILLS = 10
+MORE_TOOLS: Mapping[str, object] = {
+    "shell": {"enabled": True},
+    "search": {"engine": "searxng", "url": "http://127.0.0.1:9"},
+    "images": {"provider": "media"},
+    "speech": {"provider": "media"},
+}
 
 
 @tool
@@ -74,14 +80,18 @@ def rows() -> Iterator[Row]:
             target=f"p99 < {LAG_LIMIT_MS} ms",
             is_met=lag < LAG_LIMIT_MS,
         )
-    for skills in (0, SKILLS):
-        sizes = {api.kind: asyncio.run(_size(api, skills)) for api in (OPENAI, ANTHROPIC)}
+    for what, skills, tools in (
+        ("default tools", 0, {}),
+        (f"default tools, {SKILLS} skills", SKILLS, {}),
+        (f"all tools that need a setting as well, {SKILLS} skills", SKILLS, MORE_TOOLS),
+    ):
+        sizes = {api.kind: asyncio.run(_size(api, skills, tools)) for api in (OPENAI, ANTHROPIC)}
         yield Row(
-            what=f'the request for a first "hello", default tools{f", {skills} skills" if skills else ""}',
+            what=f'the request for a first "hello", {what}',
             measured=", ".join(f"{kind} {size:,} bytes" for kind, size in sizes.items()),
             baseline="",
-            target=f"< {SIZE_LIMIT:,} bytes",
-            is_met=max(sizes.values()) < SIZE_LIMIT,
+            target="reported" if tools else f"< {SIZE_LIMIT:,} bytes",
+            is_met=bool(tools) or max(sizes.values()) < SIZE_LIMIT,
         )
 
 
@@ -132,12 +142,13 @@ def _prompt(steps: int) -> Prompt:
 
 @asynccontextmanager
 async def _gateway(
-    folder: Path, provider: dict[str, object], skills: Sequence[str] = ()
+    folder: Path, provider: dict[str, object], skills: Sequence[str] = (), tools: Mapping[str, object] = {}
 ) -> AsyncIterator[LoopbackChannel]:
     channels = {"web": {"enabled": False}, "terminal": {"enabled": False}, "loopback": {}}
     agents = {"main": {"provider": "local", "model": "m"}}
-    tables = {"gateway": {"data_dir": folder}, "channels": channels, "agents": agents, "providers": {"local": provider}}
-    settings = Settings.model_validate({**tables, "skills": {"folders": skills}})
+    providers = {"local": provider, "media": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}}
+    tables = {"gateway": {"data_dir": folder}, "channels": channels, "agents": agents, "providers": providers}
+    settings = Settings.model_validate({**tables, "skills": {"folders": skills}, "tools": tools})
     async with open_daemon(settings, listen=False) as daemon, asyncio.TaskGroup() as tasks:
         ready = asyncio.Event()
         tasks.create_task(daemon.run(ready.set), name="daemon")
@@ -193,12 +204,15 @@ async def _lag_while(work: Awaitable[None]) -> float:
     return quantiles(lags, n=100)[-1]
 
 
-async def _size(api: Dialect, skills: int) -> int:
+async def _size(api: Dialect, skills: int, tools: Mapping[str, object]) -> int:
     with TemporaryDirectory() as data, TemporaryDirectory() as folder:
         for number in range(skills):
             add_skill(Path(folder), f"skill-number-{number}", "word " * 200)
         folders = [folder] if skills else []
-        async with serving(api, api.answer("Hello!")) as server, _gateway(Path(data), server.table(), folders) as chat:
+        async with (
+            serving(api, api.answer("Hello!")) as server,
+            _gateway(Path(data), server.table(), folders, tools) as chat,
+        ):
             await chat.say("hello")
             await chat.hear_message()
             return server.requests[0].size
