@@ -17,6 +17,8 @@ log = structlog.get_logger()
 MAX_SKILLS = 200
 _MAX_LISTED = 2_000
 """Entries of one configured folder."""
+_MAX_HINTS = 100
+"""Entries of a folder without skills, and of each of them, that are looked at to say where the skills are."""
 _TTL = 5.0
 """Seconds for which the skills are used without a look at the folders."""
 _INTRODUCTION = "Skills (load one before such a task):"
@@ -163,9 +165,24 @@ def _candidates(folder: Path) -> list[Path]:
         raise SkillInvalid(f"The folder cannot be read: {error.strerror}. Check its permissions.") from error
     candidates = [folder / name for name in names if not name.startswith(".")]
     skills = [each for each in candidates if _has_skill_file(each)]
-    if not skills:
-        raise SkillInvalid(f"There are no skills in it. A skill is a folder with a {SKILL_FILE} file.")
-    return skills
+    if skills:
+        return skills
+    if (deeper := _find_folder_of_skills(candidates)) is not None:
+        raise SkillInvalid(f"There are no skills in it, but in its folder {deeper.name}. Name {deeper} instead.")
+    raise SkillInvalid(f"There are no skills in it. A skill is a folder with a {SKILL_FILE} file.")
+
+
+def _find_folder_of_skills(candidates: Sequence[Path]) -> Path | None:
+    """Return a folder that contains skills. Many git repositories have one."""
+    for folder in candidates[:_MAX_HINTS]:
+        try:
+            with os.scandir(folder) as found:
+                inner = [folder / entry.name for entry, _ in zip(found, range(_MAX_HINTS), strict=False)]
+        except OSError:  # It is a file, or cannot be read.
+            continue
+        if any(_has_skill_file(each) for each in inner):
+            return folder
+    return None
 
 
 def _has_skill_file(folder: Path) -> bool:

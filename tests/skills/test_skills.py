@@ -99,7 +99,10 @@ def test_everything_that_is_no_readable_skill_is_named(tmp_path: Path) -> None:
     (skills / "no-skill").mkdir()
     (skills / "README.md").write_text("About these skills")
     (tmp_path / "empty").mkdir()
-    found = find_skills([skills, tmp_path / "more", tmp_path / "empty", tmp_path / "gone", skills / "README.md"])
+    add_skill(tmp_path / "checkout/agent-skills", "sheets")
+    (tmp_path / "checkout/LICENSE").write_text("MIT")
+    folders = [tmp_path / name for name in ("more", "empty", "gone", "checkout")]
+    found = find_skills([skills, *folders, skills / "README.md"])
     assert list(found.skills) == ["pdf"]
     reasons = {str(fault.folder.relative_to(tmp_path)): fault.reason for fault in found.faults}
     assert reasons == {
@@ -107,6 +110,8 @@ def test_everything_that_is_no_readable_skill_is_named(tmp_path: Path) -> None:
         "skills/pipe": "SKILL.md cannot be read. It is a named pipe, not a file.",
         "more/pdf": f"There is another skill with the name pdf in {skills / 'pdf'}. Rename one of them.",
         "empty": "There are no skills in it. A skill is a folder with a SKILL.md file.",
+        "checkout": "There are no skills in it, but in its folder agent-skills. "
+        f"Name {tmp_path / 'checkout/agent-skills'} instead.",
         "gone": "The folder does not exist. Create it, or correct skills.folders.",
         "skills/README.md": "It is not a folder. Name the folder that contains the folders of the skills.",
     }
