@@ -19,6 +19,8 @@ WORKSPACE = "/workspace"
 ATTACHMENTS = "/attachments"
 """Where commands find the files of their session, read-only. The file tools use this path as well."""
 SKILLS = "/skills"
+HIDDEN_IN_SKILLS = ".git"
+"""The folder of a checkout that no agent sees: the URL of its remote may contain a password."""
 """Where they find the folder of each skill, read-only, by its name."""
 
 _SESSION_KEYRING = Path(__file__).with_name("session_keyring.py")
@@ -123,6 +125,9 @@ def bubblewrap_argv(
         options += ["--ro-bind-try", str(attachments), ATTACHMENTS]
     for name, folder in (skills or {}).items():
         options += ["--ro-bind-try", str(folder), f"{SKILLS}/{name}"]
+        if (folder / HIDDEN_IN_SKILLS).is_dir():
+            hidden = f"{SKILLS}/{name}/{HIDDEN_IN_SKILLS}"
+            options += ["--tmpfs", hidden, "--remount-ro", hidden]
     options += ["--bind", str(workspace.resolve()), WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
     return [bwrap, *options, "--", *prlimit_argv(command, limits, f"--nproc={limits.processes}")]
 

@@ -13,7 +13,7 @@ import structlog
 from config.files import make_private_directory
 from gateway.agent.tools import ToolContext, ToolFailed
 from gateway.private_files import CREATE, FILE_MODE, NotAFile, open_private
-from gateway.sandbox.bubblewrap import ATTACHMENTS, SKILLS
+from gateway.sandbox.bubblewrap import ATTACHMENTS, HIDDEN_IN_SKILLS, SKILLS
 from gateway.text import excerpt
 
 log = structlog.get_logger()
@@ -90,7 +90,10 @@ def _read_only_path(context: ToolContext, path: str) -> tuple[Path, str] | None:
         name, *inner = given.relative_to(SKILLS).parts or ("",)
         if name not in context.skills:
             raise FileNotFoundError
-        return not_resolved(context.skills[name]), str(PurePosixPath(*inner))
+        root, path = not_resolved(context.skills[name]), str(PurePosixPath(*inner))
+        if HIDDEN_IN_SKILLS in parts_inside(root, path):
+            raise FileNotFoundError
+        return root, path
     if context.attachments is None:
         return None
     if given.is_relative_to(ATTACHMENTS):

@@ -97,6 +97,25 @@ async def test_a_script_runs_in_the_sandbox_and_its_folder_is_read_only(
     assert not (skilled.skills["pdf"] / "x").exists()
 
 
+@needs_sandbox
+async def test_the_git_folder_of_a_skill_is_hidden(skilled: ToolContext) -> None:
+    """The URL of its remote may contain a password."""
+    folder = skilled.skills["pdf"]
+    (folder / ".git").mkdir()
+    (folder / ".git/config").write_text("url = https://ada:canary@git.example.org/pdf.git")
+    (folder / "link").symlink_to(".git/config")
+    for path in ("/skills/pdf/.git/config", "/skills/pdf/link", "/skills/pdf/scripts/../.git/config"):
+        with pytest.raises(ToolFailed, match="There is no"):
+            await read_file.run(skilled, {"path": path})
+    with pytest.raises(ToolFailed, match="There is no"):
+        await list_files.run(skilled, {"path": "/skills/pdf/.git"})
+    command = "cat /skills/pdf/.git/config /skills/pdf/link; touch /skills/pdf/.git/x; cat /skills/pdf/SKILL.md"
+    output = await make_shell(SHELL).run(skilled, {"command": command})
+    assert "Read the form first." in output
+    assert "Read-only" in output
+    assert "canary" not in output
+
+
 @pytest.mark.parametrize(
     "command",
     [
