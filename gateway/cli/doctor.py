@@ -16,8 +16,10 @@ from gateway.admin.config_check import examine_config
 from gateway.admin.routes import DOCTOR_TIMEOUT, STORAGE_TIMEOUT
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
 from gateway.cli.environment import trim_environment
+from gateway.cli.pair import list_people
 from gateway.cli.schedules import list_schedules
 from gateway.cli.spool import list_spool
+from gateway.cli.token import list_tokens
 from gateway.doctor.cluster import check_cluster
 from gateway.doctor.configuration import ConfigReport, check_port
 from gateway.doctor.database import check_database
@@ -25,7 +27,7 @@ from gateway.doctor.examination import check_directory, config_findings, unusabl
 from gateway.doctor.finding import Finding, Level, as_json, error, from_json, ok, warning
 from gateway.doctor.installation import check_units
 from gateway.doctor.peers import DEADLINE, check_peers
-from gateway.doctor.stores import check_archiving, check_schedules, check_sessions, check_spool
+from gateway.doctor.stores import check_archiving, check_roles, check_schedules, check_sessions, check_spool
 from gateway.errors import CannotStart, Refused
 from gateway.observability.logging import configure
 from gateway.spool import SpoolUnavailable
@@ -121,6 +123,7 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
             report = await archive.verify()
         listing = await list_spool(settings)
         schedules = await list_schedules(settings)
+        roles = check_roles(settings, await list_people(settings), await list_tokens(settings))
     except SpoolUnavailable:
         return []  # Reported as a problem of the database.
     except (CannotStart, Refused) as failure:
@@ -132,7 +135,7 @@ async def _check_stores(settings: Settings, *, is_live: bool) -> list[Finding]:
             pass  # Opening repairs the sessions, and closing writes the index.
 
     repair = None if is_live else lambda: asyncio.run(recover())
-    return [*check_sessions(report, repair), *check_spool(listing), *check_schedules(schedules)]
+    return [*check_sessions(report, repair), *check_spool(listing), *check_schedules(schedules), *roles]
 
 
 async def _ask_daemon(directory: Path, *, is_local: bool) -> list[Finding]:

@@ -1,6 +1,5 @@
 """`gatehouse pair`: lists people who asked for access, and approves, denies or revokes it."""
 
-import argparse
 import asyncio
 import json
 from collections.abc import Sequence
@@ -49,7 +48,9 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
         parser.error("Write it as `gatehouse pair role ID ROLE`. Other actions take no second argument.")
     settings = load_settings(options.config, resolves=False).settings
     log_to_stderr()
-    answer = asyncio.run(_ask(settings, options))
+    # Each action reads the fields that it needs.
+    fields: dict[str, Json] = {"code": options.subject, "id": options.subject, "is_owner": options.owner}
+    answer = asyncio.run(_ask(settings, options.action, {**fields, "role": options.new_role or options.role}))
     if options.json:
         print(json.dumps(answer, indent=2))
         return EXIT_OK
@@ -74,17 +75,20 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     return EXIT_OK
 
 
-async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Json]:
+async def list_people(settings: Settings) -> list[dict[str, Json]]:
+    """Return the approved people. Raises `Refused` or `CannotStart` as the command does."""
+    listed = (await _ask(settings, "list", {}))["guests"]
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+async def _ask(settings: Settings, action: str, wanted: dict[str, Json]) -> dict[str, Json]:
     """Ask the running daemon. If none runs, use its spool under its lock."""
     directory = settings.gateway.data_dir
-    # Each action reads the fields that it needs.
-    wanted: dict[str, Json] = {"code": options.subject, "id": options.subject, "is_owner": options.owner}
-    wanted["role"] = options.new_role or options.role
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
-            if options.action == "list":
+            if action == "list":
                 return await control.get("/pair")
-            return await control.post(f"/pair/{options.action}", wanted)
+            return await control.post(f"/pair/{action}", wanted)
     with DataDirLock(directory):
         async with open_storage(settings) as (spool, _):
             book, now = GuestBook(), partial(datetime.now, UTC)
@@ -93,9 +97,9 @@ async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Jso
             grants = GrantBook(live, now=now)
             grants.read(await spool.facts(GRANT_FACTS))
             pairing = Pairing(book, spool, now=now, also_ends=grants.remove_people)
-            if options.action == "list":
+            if action == "list":
                 return describe_pairing(pairing, live)
-            return await decide_pairing(pairing, live, options.action, wanted)
+            return await decide_pairing(pairing, live, action, wanted)
 
 
 def _role(row: Json) -> str:

@@ -32,7 +32,10 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     options = _parser(config).parse_args(arguments)
     settings = load_settings(options.config, resolves=False).settings
     log_to_stderr()
-    answer = asyncio.run(_ask(settings, options))
+    action = options.action or "list"
+    fields = ("name", "scopes", "agent", "repo", "session", "role", "expires_in")
+    names = {"create": fields, "revoke": ("id",)}.get(action, ())
+    answer = asyncio.run(_ask(settings, action, {name: getattr(options, name) for name in names}))
     if options.json:
         print(json.dumps(answer, indent=2))
         return EXIT_OK
@@ -96,13 +99,15 @@ def _lifetime(text: str) -> float:
     return float(int(found[1]) * _UNITS[found[2]])
 
 
-async def _ask(settings: Settings, options: argparse.Namespace) -> dict[str, Json]:
+async def list_tokens(settings: Settings) -> list[dict[str, Json]]:
+    """Return all tokens, without their secrets. Raises `Refused` or `CannotStart` as the command does."""
+    listed = (await _ask(settings, "list", {}))["tokens"]
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+async def _ask(settings: Settings, action: str, wanted: dict[str, Json]) -> dict[str, Json]:
     """Ask the running daemon. If none runs, use its spool under its lock."""
     directory = settings.gateway.data_dir
-    action = options.action or "list"
-    fields = ("name", "scopes", "agent", "repo", "session", "role", "expires_in")
-    names = {"create": fields, "revoke": ("id",)}.get(action, ())
-    wanted: dict[str, Json] = {name: getattr(options, name) for name in names}
     if await asyncio.to_thread(is_running, directory):
         async with ControlClient(directory) as control:
             if action == "list":

@@ -107,6 +107,27 @@ def check_schedules(schedules: Sequence[Mapping[str, Json]]) -> list[Finding]:
     return findings or [ok("schedules", f"{count(len(schedules), 'schedule')}, none is failing.")]
 
 
+def check_roles(
+    settings: Settings, people: Sequence[Mapping[str, Json]], tokens: Sequence[Mapping[str, Json]]
+) -> list[Finding]:
+    """Report approved people and tokens with a role that the settings do not have."""
+    holders = [(str(each["id"]), each, f"give another one: gatehouse pair role {each['id']} ROLE") for each in people]
+    holders += [
+        (f"The token {each['name']} ({each['id']})", each, "replace the token by one with another role")
+        for each in tokens
+        if not each["is_expired"]
+    ]
+    return [
+        warning(
+            "roles",
+            f"{who} has the role {each['role']}, which does not exist: no tools run for it.",
+            f"Add the table [roles.{each['role']}], or {other}",
+        )
+        for who, each, other in holders
+        if each["role"] not in settings.roles
+    ]
+
+
 def _rows(rows: Json) -> list[Json]:
     return rows if isinstance(rows, list) else []
 
