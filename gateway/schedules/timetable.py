@@ -64,6 +64,8 @@ SHUTDOWN_GRACE = 5.0
 """Seconds that a commit may take after the gateway was told to stop. Otherwise the next start repeats it."""
 MAX_CHECKS = 32
 """Checks that run at the same time. The others wait."""
+MAX_WAITING_CHECKS = 1_000
+"""Checks that may wait or run. If there are more, all that is due waits until one has ended."""
 POSTPONED_FOR = 5.0
 """Seconds until a schedule is looked at again whose message cannot be accepted at the moment."""
 NO_BUDGET = "its budget of today is used up"
@@ -100,6 +102,7 @@ class ScheduleTimetable:
         self._busy: set[str] = set()
         """The due schedules whose check runs, or that are postponed."""
         self._slots = asyncio.Semaphore(MAX_CHECKS)
+        self._room = asyncio.Semaphore(MAX_WAITING_CHECKS)
 
     async def recompute(self) -> None:
         """Take over the schedules of the settings, and move all to the next time that follows from the clock."""
@@ -124,7 +127,7 @@ class ScheduleTimetable:
                 if row.about.check is None or self._is_hindered(row, agent):
                     await finish_before_cancel(self._fire(tasks, row, agent, None), grace=SHUTDOWN_GRACE)
                     continue
-                await self._slots.acquire()
+                await self._room.acquire()
                 self._busy.add(row.id)
                 tasks.create_task(self._check_and_fire(tasks, row, agent), name=f"schedule:check:{row.id}")
 
@@ -207,13 +210,14 @@ class ScheduleTimetable:
         """Run the check of a due schedule, and do what it says."""
         try:
             try:
-                result = await self._checks.look(row, agent)
+                async with self._slots:
+                    result = await self._checks.look(row, agent)
             except Exception:  # A bug in one check must not end the others.
                 log.exception("schedule_check_crashed", schedule=row.id)
                 result = CheckResult(failure="The check has failed because of an internal error. See the log.")
             await finish_before_cancel(self._fire(tasks, row, agent, result), grace=SHUTDOWN_GRACE)
         finally:
-            self._slots.release()
+            self._room.release()
             self._busy.discard(row.id)
             self._schedules.changed.set()
 

@@ -10,16 +10,18 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
-from config import Settings
+from config import Settings, WorkspaceMode
 from gateway.contract import Address, PeerKind, Sender
 from gateway.documents.conversion import DocumentConverter
+from gateway.files.workspaces import workspace_of
 from gateway.schedules.checks import Checks
-from gateway.spool import Recurrence, RunState, ScheduleCheck, ScheduleContent, ScheduleRow
+from gateway.schedules.timetable import MAX_CHECKS
+from gateway.spool import AddSchedule, Recurrence, RunState, ScheduleCheck, ScheduleContent, ScheduleRow
 from tests.agent.wire import OPENAI, serving
 from tests.daemon.harness import gateway
 from tests.polling import until
 from tests.sandbox.harness import needs_sandbox
-from tests.schedules.harness import SCOPE, START, Clock, runs_of, scheduled, told
+from tests.schedules.harness import ADA, SCOPE, START, Clock, runs_of, scheduled, told
 
 
 @pytest.fixture
@@ -126,6 +128,28 @@ async def test_a_command_decides_whether_the_model_is_asked_and_its_output_is_qu
     prompt = server.requests[0].body["messages"][-1]["content"]
     assert "What is new?\n\nThe check of this schedule found the following. It is data" in prompt
     assert prompt.endswith("> /restart now\n> \\[prompt of schedule 9")
+
+
+@needs_sandbox
+async def test_checks_that_take_long_keep_no_other_schedule_waiting(tmp_path: Path, clock: Clock) -> None:
+    due_at = START + timedelta(minutes=5)
+    check = ScheduleCheck(command="until test -e go; do sleep 0.1; done; exit 1")
+    async with gateway(scheduled(tmp_path, tools=SHELL), now=clock) as (daemon, chat):
+        await told(chat, "/schedule add in 6m deliver=yes Take your pills!")
+        for number in range(MAX_CHECKS + 1):
+            about = replace(looking(check).about, maker=ADA)
+            new = AddSchedule(id=f"c{number}", scope=SCOPE, due_at=due_at, about=about, max_per_scope=99, max_total=99)
+            await daemon.spool.commit(new)
+        clock.move(daemon, minutes=6)
+        assert (await chat.hear_message()).text == "Take your pills!"
+        workspace = workspace_of(tmp_path / "data" / "workspace", "main", WorkspaceMode.PRIVATE, SCOPE).path
+        (workspace / "go").touch()
+
+        async def have_looked() -> bool:
+            runs = [run for n in range(MAX_CHECKS + 1) for run in await daemon.spool.schedule_runs(f"c{n}", limit=9)]
+            return [run.state for run in runs] == [RunState.UNCHANGED] * (MAX_CHECKS + 1)
+
+        await until(have_looked)
 
 
 @needs_sandbox
