@@ -11,22 +11,31 @@ from typing import BinaryIO
 Fsync = Callable[[int], None]
 
 
-def write_atomically(path: Path, data: bytes, *, temporary_folder: Path | None = None) -> None:
+def write_atomically(
+    path: Path, data: bytes, *, temporary_folder: Path | None = None, before_rename: Callable[[], None] | None = None
+) -> None:
     """Replace `path` with `data`, mode 0600. Readers see the old file or the new one, even after a power cut.
 
-    `temporary_folder` is that of `atomic_writer`.
+    `temporary_folder` and `before_rename` are those of `atomic_writer`.
     """
-    with atomic_writer(path, temporary_folder=temporary_folder) as file:
+    with atomic_writer(path, temporary_folder=temporary_folder, before_rename=before_rename) as file:
         file.write(data)
     fsync_directory(path.parent)
 
 
 @contextmanager
-def atomic_writer(path: Path, fsync: Fsync = os.fsync, *, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
+def atomic_writer(
+    path: Path,
+    fsync: Fsync = os.fsync,
+    *,
+    temporary_folder: Path | None = None,
+    before_rename: Callable[[], None] | None = None,
+) -> Iterator[BinaryIO]:
     """Yield a private temporary file that is fsynced and renamed to `path` at the end, or removed on an error.
 
     The caller fsyncs the folder: until then a power cut may bring back the old file. A crash leaves the temporary file
-    in the folder of `path`, or in the `temporary_folder` of the same file system.
+    in the folder of `path`, or in the `temporary_folder` of the same file system. If `before_rename` raises, `path`
+    stays as it is.
     """
     # In the same folder, since a rename is atomic only within one file system. mkstemp creates it with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=temporary_folder or path.parent, prefix=f".{path.name}.")
@@ -38,6 +47,8 @@ def atomic_writer(path: Path, fsync: Fsync = os.fsync, *, temporary_folder: Path
             file.flush()
             # Before the rename: some file systems would otherwise show an empty file after a power cut.
             fsync(descriptor)
+        if before_rename is not None:
+            before_rename()
         temporary.replace(path)
         cleanup.pop_all()
 

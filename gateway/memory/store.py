@@ -53,9 +53,9 @@ def memory_folder(data_dir: Path, scope: str) -> Path:
     return data_dir / "memory" / file_name(scope).removesuffix(".jsonl")
 
 
-def write_memory_file(path: Path, content: bytes) -> None:
+def write_memory_file(path: Path, content: bytes, *, before_rename: Callable[[], None] | None = None) -> None:
     """Replace a file in the folder of a scope. What a crash leaves is next to that folder, see `delete_leftovers`."""
-    write_atomically(path, content, temporary_folder=path.parent.parent)
+    write_atomically(path, content, temporary_folder=path.parent.parent, before_rename=before_rename)
 
 
 def delete_leftovers(data_dir: Path) -> None:
@@ -306,15 +306,21 @@ class MemoryStore:
 
     def _write(self, name: str, file: _File) -> None:
         path = self.folder / name
-        if _stamp(path) != file.stamp:
+
+        def require_unchanged() -> None:
+            if _stamp(path) == file.stamp:
+                return
             require_file(path)
             if file.stamp is None and path.stat().st_size > _MAX_FILE_BYTES:
                 raise Refused(f"The memory file {name} is too large. Move some of it to another file.")
             raise _ChangedMeanwhile
+
+        require_unchanged()
         if file.damaged:
             _keep_aside(path, file.damaged)
             log.warning("memory_file_damaged", file=str(path))
-        write_memory_file(path, render(file.parts).encode())
+        # Once more after the fsync: a slow disk gives a person time to save the file.
+        write_memory_file(path, render(file.parts).encode(), before_rename=require_unchanged)
         file.stamp, file.damaged, file.is_changed = _stamp(path), b"", False
 
     def _take_over_notes(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.errors import Refused
 from gateway.memory import Archived, MemoryStore, Source, Statement
+from gateway.memory.statement import Other
 from gateway.memory.store import MAX_BYTES, MAX_STATEMENTS, _File, delete_leftovers
 
 DAY = "2026-11-19"
@@ -123,6 +124,36 @@ class Overtaken(MemoryStore):
 def test_a_file_that_is_saved_during_a_change_is_read_again(store: MemoryStore) -> None:
     store.add([said("one")], day=DAY)
     Overtaken(store.folder).add([said("two")], day=DAY)
+    assert sorted(texts(store)) == ["by hand", "one", "two"]
+
+
+class OvertakenByWrite(MemoryStore):
+    """A store whose first change is overtaken while the new content is on its way to the disk."""
+
+    saved = False
+
+    def _files(self) -> dict[str, _File]:
+        files = super()._files()
+        if not self.saved:
+            files[f"{DAY}.md"].parts.append(Saves(line="", store=self))
+        return files
+
+
+class Saves(Other, frozen=True, kw_only=True):
+    """A line that saves its file by hand when it is rendered."""
+
+    store: OvertakenByWrite
+
+    def rendered(self) -> str:
+        with (self.store.folder / f"{DAY}.md").open("a") as file:
+            file.write("- by hand\n")
+        self.store.saved = True
+        return self.line
+
+
+def test_a_file_that_is_saved_while_it_is_written_is_read_again(store: MemoryStore) -> None:
+    store.add([said("one")], day=DAY)
+    OvertakenByWrite(store.folder).add([said("two")], day=DAY)
     assert sorted(texts(store)) == ["by hand", "one", "two"]
 
 
