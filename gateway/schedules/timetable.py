@@ -231,8 +231,10 @@ class ScheduleTimetable:
         about, now = row.about, self._now()
         channels, address = self._live.settings.channels, about.address
         channel = channels.get(address.channel)
-        if channel is None or not channel.enabled or address.account not in channel.account_names():
+        if channel is None or not channel.enabled:
             return RunState.FAILED, f"The channel {address.channel} is not enabled."
+        if address.account not in channel.account_names():
+            return RunState.FAILED, f"The channel {address.channel} has no account {address.account}."
         if agent not in self._live.settings.agents and not about.delivers:
             return RunState.FAILED, f"There is no agent {agent}."
         if row.is_running:

@@ -128,6 +128,20 @@ async def test_a_schedule_whose_time_zone_is_gone_is_paused_and_can_still_be_lis
         assert (await told(chat, "/schedule delete 1")).text == "Schedule 1 is deleted."
 
 
+async def test_a_schedule_whose_bot_account_is_gone_says_so(tmp_path: Path, clock: Clock) -> None:
+    async with gateway(scheduled(tmp_path), now=clock) as (daemon, chat):
+        await told(chat, '/schedule add "0 13 * * *" Look')
+        row = await the_schedule(daemon)
+        about = replace(row.about, address=replace(row.about.address, account="work"))
+        await daemon.spool.commit(ChangeSchedule(id=row.id, scope=row.scope, about=about, due_at=clock.now))
+        clock.move(daemon, minutes=1)
+
+        async def has_failed() -> bool:
+            return (await the_schedule(daemon)).note == "The channel loopback has no account work."
+
+        await until(has_failed)
+
+
 async def test_a_due_schedule_whose_time_zone_is_gone_is_paused_and_the_others_run(
     tmp_path: Path, clock: Clock
 ) -> None:
