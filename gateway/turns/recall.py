@@ -7,8 +7,10 @@ looked up one by one, because a message with common words alone rarely tells eno
 
 import asyncio
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import accumulate
 from math import inf
 from math import log as logarithm
 from typing import NamedTuple
@@ -153,7 +155,6 @@ class Recall:
             else:
                 counts[word] = max(counts[word], count)
 
-        # 2. Look up all words together. If all messages with one of them are found, so are those with all.
         weights = {word: logarithm(max(1.0, total / counts[word])) for word in counted}
         needed = _MIN_SCORE * sum(weights.values())
         scores: dict[tuple[str, int], float] = {}
@@ -162,22 +163,33 @@ class Recall:
             """Return the messages with all words, then those with enough of their weight."""
             scores.update({place: sum(weights.get(word, 0) for word in hit.found) for place, hit in found.items()})
             good = [hit for place, hit in found.items() if len(hit.found) == len(words) or scores[place] >= needed]
-            return sorted(
+            ranked = sorted(
                 good, key=lambda hit: (len(hit.found) == len(words), scores[hit.key, hit.seq], hit.at), reverse=True
             )
+            return ranked[:MAX_MESSAGES]
 
+        # 2. Look up the fewest words that weigh enough together, at least two. If all messages with them are found, so
+        # are those with more words. Messages of which all words weigh too little are not looked for.
         others = sorted((word for word in counted if word not in complete), key=lambda word: -weights[word])
+        least = bisect_left(list(accumulate(weights[word] for word in others)), needed) + 1
+        if least > len(others) or (complete and len(rank()) == MAX_MESSAGES):
+            return rank()
+        fewest = min(max(least, 2), len(others))
+        count, is_complete = await look_up(others[:fewest])
+        if is_complete:
+            if not count and least < fewest and others[0] not in rare:
+                await look_up(others[:1])
+            return rank()
+        # 3. There are more, and the newest need not be those with more words. Look up all words, and then fewer.
         if not complete:
-            await look_up(words, limit=2 * MAX_MESSAGES)
+            count, _ = await look_up(words, limit=2 * MAX_MESSAGES)
+            if count >= MAX_MESSAGES:
+                return rank()
             if len(others) == len(words):
                 others.pop()
-        # 3. Look up the others together, without the most frequent ones if need be: the newest messages with one word
-        # need not be those with several. Messages of which all words together weigh too little are not looked for.
-        while len(rank()) < MAX_MESSAGES and others and sum(weights[word] for word in others) >= needed:
-            if (await look_up(others))[0]:
-                break
+        while len(others) > fewest and not (await look_up(others))[0]:
             others.pop()
-        return rank()[:MAX_MESSAGES]
+        return rank()
 
 
 def _is_cleared(hit: Hit, session: SessionMeta) -> bool:

@@ -91,6 +91,26 @@ async def test_messages_with_several_telling_words_come_before_newer_ones_with_o
         assert "Borboleta" in found.splitlines()[2]
 
 
+async def test_a_message_with_some_of_several_frequent_words_is_found(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        session = f"agent:main:loopback:direct:{ADA.id}"
+        one_of_them = [f"{word} {number}" for number in range(45) for word in ("hotel", "Lisbon")]
+        chatter = [f"breakfast {number}" for number in range(150)]
+        await store(daemon, session, "The Lisbon hotel is called Borboleta", *one_of_them, *chatter)
+        found = await ask(chat, "recall hotel Lisbon breakfast", sender=ADA)
+        assert "Borboleta" in found.splitlines()[2]
+
+
+async def test_an_old_message_with_all_words_comes_before_many_newer_ones_with_some(tmp_path: Path) -> None:
+    async with gateway(settings(tmp_path)) as (daemon, chat):
+        session = f"agent:main:loopback:direct:{ADA.id}"
+        some_of_them = [f"the Lisbon hotel {number}" for number in range(60)]
+        chatter = [f"breakfast {number}" for number in range(150)]
+        await store(daemon, session, "breakfast in the Lisbon hotel Borboleta", *some_of_them, *chatter)
+        found = await ask(chat, "recall hotel Lisbon breakfast", sender=ADA)
+        assert "Borboleta" in found.splitlines()[2]
+
+
 @pytest.mark.parametrize("is_allowed", [True, False])
 async def test_a_person_recalls_their_other_channels_only_if_that_is_allowed(
     tmp_path: Path,

@@ -27,6 +27,8 @@ MAX_MATCHES = 1_000
 """Messages that one query of an index finds. If there are more, the sessions are searched one by one."""
 MAX_TRIGRAMS = 8
 """Trigrams of a word that are looked up. The rest of the word is compared with the few messages that have these."""
+MAX_TRIGRAMS_OF_EACH = 5
+"""If several words are looked up together: each trigram is a list to follow, and few messages have all of them."""
 ROWS_PER_STEP = 32
 SAMPLED_PLACES = 32
 MESSAGES_PER_PLACE = 16
@@ -137,10 +139,11 @@ def lookup(words: Sequence[str], rare: Sequence[str]) -> tuple[list[str], list[s
 def match_all(words: Sequence[str]) -> str:
     """Return the query of FTS5 for messages with trigrams of all words. Empty: the words are too short to have any."""
     found: dict[str, None] = {}
+    most = MAX_TRIGRAMS if len(words) == 1 else MAX_TRIGRAMS_OF_EACH
     for word in words:
         grams = trigrams(word)
-        step = max(1.0, (len(grams) - 1) / (MAX_TRIGRAMS - 1))
-        found |= dict.fromkeys(grams[round(number * step)] for number in range(min(len(grams), MAX_TRIGRAMS)))
+        step = max(1.0, (len(grams) - 1) / (most - 1))
+        found |= dict.fromkeys(grams[round(number * step)] for number in range(min(len(grams), most)))
     return " AND ".join('"' + trigram.replace('"', '""') + '"' for trigram in found)
 
 
