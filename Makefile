@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test coverage crash cluster powerloss systemd container clients agents lint bench site soak lock clean
+.PHONY: fixture
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -40,6 +41,9 @@ systemd: $(VENV)/.dev-ready  ## Test the service on a real systemd, booted in na
 container: $(VENV)/.dev-ready  ## Build the image of the container and run it (as root on Debian).
 	@sh tests/container/build_image.sh
 	GATEHOUSE_CONTAINER=1 $(BIN)/python -m pytest tests/container
+
+fixture: $(VENV)/.dev-ready  ## Make the data of this version, which every later one must understand (for each release).
+	$(BIN)/python -m tests.versions.make $$($(BIN)/python -c 'import gateway; print(gateway.__version__)')
 
 clients: $(VENV)/.dev-ready  ## Talk to Gatehouse with real OpenAI clients, each in an environment of its own.
 	$(BIN)/python -m tests.clients

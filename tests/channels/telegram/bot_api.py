@@ -199,8 +199,8 @@ class FakeBotApi:
 
 
 @asynccontextmanager
-async def bot_api() -> AsyncIterator[FakeBotApi]:
-    fake = FakeBotApi()
+async def bot_api(first_update: int = 500) -> AsyncIterator[FakeBotApi]:
+    fake = FakeBotApi(_next_update=first_update, _next_message=first_update - 400)
     app = web.Application(client_max_size=100_000_000)
     app.router.add_get("/file/bot{token}/documents/{name}", fake.serve_file)
     app.router.add_post("/bot{token}/{method}", fake.serve)
