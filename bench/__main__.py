@@ -30,6 +30,7 @@ from bench import (
     start,
     storage,
     telegram,
+    upgrade,
 )
 from bench.table import show
 
@@ -49,6 +50,7 @@ PARTS = {
     "schedules": schedules,
     "moving": moving,
     "importing": importing,
+    "upgrade": upgrade,
     "storage": storage,
     "cluster": cluster,
     "api": api,

@@ -47,7 +47,7 @@ def rows() -> Iterator[Row]:
         raise SystemExit("PostgreSQL is not installed.")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="bench-", dir=Path.home())))
-        _write_sessions(folder)
+        write_sessions(folder)
         template = stack.enter_context(closing(PostgresTemplate(programs)))
         server = stack.enter_context(closing(PostgresServer(template, {"max_wal_size": "2GB"}, on_disk=True)))
         # A process of its own, whose memory is that of the copy alone.
@@ -70,7 +70,7 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _write_sessions(folder: Path) -> None:
+def write_sessions(folder: Path) -> None:
     """Write the files of a gateway: transcripts, an index, and a spool with an event for each session."""
     transcripts = folder / "sessions" / "transcripts"
     transcripts.mkdir(parents=True)

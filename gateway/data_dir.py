@@ -2,16 +2,19 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
 from gateway.errors import CannotStart
-from gateway.private_files import DIRECTORY_MODE, NotAFile, open_private
+from gateway.private_files import DIRECTORY_MODE, NotAFile, delete_tree, open_private
 
 RESTORE_STAGING = ".restoring-"
 """How the name of the folder starts into which a restore unpacks a backup."""
+REHEARSAL = ".rehearsal-"
+"""How the name of the folder starts in which `gatehouse upgrade --check` keeps its copy of the data."""
 UNFINISHED_COPY_FILE = ".unfinished-copy"
 """The file that marks the sessions and the spool of a data directory as an unfinished copy, and names its source."""
 _RELEASE_TIMEOUT = 2.0
@@ -113,3 +116,18 @@ class DataDirLock:
     ) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
+
+
+def delete_rehearsals(folder: Path) -> list[Path]:
+    """Delete the copies of rehearsals that were killed, and return their folders. Raises `OSError`.
+
+    A rehearsal that runs holds the lock of its copy. Blocks: a copy may have many files.
+    """
+    deleted: list[Path] = []
+    for copy in folder.glob(f"{REHEARSAL}*"):
+        if copy.is_symlink() or not copy.is_dir():  # It is not from us.
+            continue
+        with suppress(DataDirTaken), DataDirLock(copy):
+            delete_tree(copy)
+            deleted.append(copy)
+    return deleted

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,8 @@ NAME = "gatehouse-gateway"
 
 _PIPX_METADATA = "pipx_metadata.json"
 _UV_RECEIPT = "uv-receipt.toml"
+_DEBIAN_PREFIX = Path("/opt/gatehouse")
+_DPKG = Path("/var/lib/dpkg/info")
 _UV_SOURCES = ("directory", "path", "url", "git")
 
 
@@ -56,6 +58,47 @@ class Installation(Struct, frozen=True, kw_only=True):
         source, is_editable = self.source()
         pip = [*self._pip_install(), "--force-reinstall", "--no-deps"]
         return shlex.join([*pip, *(["--editable"] if is_editable else []), source])
+
+    def upgrade_command(self) -> str:
+        """Return the command that installs the newest version in place of this one, as this one was installed."""
+        if self.is_debian_package:
+            return "sudo apt install ./gatehouse_NEW-VERSION.deb"
+        if (self.prefix / _PIPX_METADATA).exists():
+            return shlex.join(["pipx", "upgrade", self.prefix.name])
+        if (self.prefix / _UV_RECEIPT).exists():
+            return shlex.join(["uv", "tool", "upgrade", self.prefix.name])
+        source, is_editable = self.source()
+        if is_editable:
+            install = shlex.join([*self._pip_install(), "--editable", source])
+            return f"{shlex.join(['git', '-C', source, 'pull', '--ff-only'])} && {install}"
+        return shlex.join([*self._pip_install(), "--upgrade", self._newest()])
+
+    def trial_commands(self, folder: str, extras: Collection[str]) -> list[str]:
+        """Return the commands that install the newest version into an environment of its own, in `folder`."""
+        package = self._newest()
+        if extras:
+            package = f"{package}[{','.join(sorted(extras))}]"
+        if self.has_pip or self.is_debian_package:
+            python = f"{folder}/bin/python"
+            return [
+                shlex.join(["python3", "-m", "venv", folder]),
+                shlex.join([python, "-m", "pip", "install", package]),
+            ]
+        return [
+            shlex.join(["uv", "venv", folder]),
+            shlex.join(["uv", "pip", "install", "--python", folder, package]),
+        ]
+
+    @property
+    def is_debian_package(self) -> bool:
+        """Whether it was installed from the Debian package, which has its own environment."""
+        return self.prefix.is_relative_to(_DEBIAN_PREFIX) and any(_DPKG.glob("gatehouse*.list"))
+
+    def _newest(self) -> str:
+        """Return what pip installs the newest version from. One that was installed from a file needs another file."""
+        source, _ = self.source()
+        is_file = source.startswith("/") and not Path(source).is_dir()
+        return "./gatehouse_gateway-NEW-VERSION-py3-none-any.whl" if is_file or self.is_debian_package else source
 
     def source(self) -> tuple[str, bool]:
         """Return where pip found Gatehouse: a folder, a URL or its name on PyPI; and whether it is used from there."""

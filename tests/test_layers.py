@@ -83,6 +83,7 @@ PACKAGES = (
     # The daemon and its commands.
     "daemon",
     "build",
+    "upgrade",
     "cli",
 )
 """The packages and modules directly in `gateway/`, from the bottom up: each may import those before it."""

@@ -1,7 +1,7 @@
 """Routes of the control socket for operator commands: reload, log level, spool, pairing, doctor and backup."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -268,4 +268,7 @@ def backups(
 
 
 def backup_routes(backup: Callable[[], "Backup"]) -> list[Route]:
-    return [stream_route("/backup", lambda query: backup().blocks(has_secrets=query.get("secrets") == "yes"))]
+    def blocks(query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        return backup().blocks(has_secrets=query.get("secrets") == "yes", has_files=query.get("files") != "no")
+
+    return [stream_route("/backup", blocks)]

@@ -60,6 +60,8 @@ SECRET_FILES = ("http.token", "chat_history")
 ARCHIVE = "sessions/archive"
 TREES = (ARCHIVE, "memory", "files", "workspace")
 """Folders that are included with everything in them."""
+FILE_TREES = ("files", "workspace")
+"""Those with files of people and agents, which Gatehouse stores and does not read at its start."""
 
 _MEMBER_NAME = re.compile(
     rf"{re.escape(SPOOL)}|{re.escape(INDEX)}|{re.escape(TRANSCRIPTS)}/[^/\0]+\.jsonl"
@@ -240,13 +242,16 @@ class Backup:
         self._now = now
         self._lock = asyncio.Lock()
 
-    async def blocks(self, *, has_secrets: bool = False) -> AsyncGenerator[bytes, None]:
-        """Yield a tar archive in blocks. Raises `Refused` if it cannot be made."""
+    async def blocks(self, *, has_secrets: bool = False, has_files: bool = True) -> AsyncGenerator[bytes, None]:
+        """Yield a tar archive in blocks. Raises `Refused` if it cannot be made.
+
+        Only `gatehouse upgrade --check` leaves out the attachments and workspaces.
+        """
         if self._lock.locked():
             raise Refused("Another backup is running. Wait until it has finished.")
         # A session that moved to the archive, or back, between the copies of both would be missing in the backup.
         async with self._lock, self._sessions.archive.paused(), self._snapshot() as snapshot:
-            pieces = self._pieces(snapshot, has_secrets=has_secrets)
+            pieces = self._pieces(snapshot, has_secrets=has_secrets, has_files=has_files)
             while True:
                 reading = asyncio.ensure_future(asyncio.to_thread(_next_block, pieces))
                 try:
@@ -300,14 +305,14 @@ class Backup:
             directory=folder, spool=folder / SPOOL, index=index, transcripts=transcripts, taken_at=taken_at
         )
 
-    def _pieces(self, snapshot: _Snapshot, *, has_secrets: bool) -> Iterator[bytes]:
+    def _pieces(self, snapshot: _Snapshot, *, has_secrets: bool, has_files: bool) -> Iterator[bytes]:
         tar = TarWriter()
         yield from tar.add_file(SPOOL, snapshot.spool)
         if snapshot.index:
             yield from tar.add_data(INDEX, snapshot.index)
         for name, size in sorted(snapshot.transcripts.items()):
             yield from tar.add_file(f"{TRANSCRIPTS}/{name}", snapshot.directory / TRANSCRIPTS / name, size)
-        for name in TREES:
+        for name in TREES if has_files else set(TREES) - set(FILE_TREES):
             yield from tar.add_tree(name, (snapshot.directory if name == ARCHIVE else self._directory) / name)
         if has_secrets:
             for name in SECRET_FILES:

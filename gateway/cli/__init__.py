@@ -34,6 +34,7 @@ COMMANDS = {
     "token": ("gateway.cli.token:main", "create, list and revoke the API tokens of programs"),
     "sessions": ("gateway.cli.sessions:main", "list, show, export, import, move, restore, delete and verify sessions"),
     "schedules": ("gateway.cli.schedules:main", "list, show, pause, resume, run and delete schedules"),
+    "upgrade": ("gateway.cli.upgrade:main", "rehearse an update on a copy of the data, or say how to update"),
     "backup": ("gateway.cli.backup:backup", "write all data to one file, even while the gateway runs"),
     "restore": ("gateway.cli.backup:restore", "restore a backup into an empty data directory"),
     "migrate": ("gateway.cli.migrate:main", "copy all sessions and the spool to another storage engine"),

@@ -49,6 +49,13 @@ BASE = "base"
 
 LOCK = 7_147_042_386_119_201
 """The advisory lock of PostgreSQL that a migration holds. Any number that no other program uses would do."""
+REHEARSAL_SCHEMA = "gatehouse_rehearsal_"
+"""How the name of the schema starts in which `gatehouse upgrade --check` keeps its copy of a PostgreSQL database."""
+_LOCK = (
+    f"CASE WHEN starts_with(current_schema(), '{REHEARSAL_SCHEMA}') THEN hashtextextended(current_schema(), 0) "
+    f"ELSE {LOCK} END"
+)
+"""The lock that a migration takes. That of a copy holds up no gateway that uses the database."""
 MIN_SQLITE = (3, 38)
 """The first version of SQLite with the operator `->`, which the views use."""
 _READ_TIMEOUT = 2.0
@@ -143,7 +150,7 @@ def require_usable(connection: Connection) -> None:
 
     No migration begins before the transaction of the caller has ended, so each one sees who has joined.
     """
-    connection.execute(f"SELECT pg_advisory_xact_lock_shared({LOCK})").fetchall()
+    connection.execute(f"SELECT pg_advisory_xact_lock_shared({_LOCK})").fetchall()
     found = _read_version(lambda sql: connection.execute(sql).fetchone(), StorageEngine.POSTGRESQL)
     if _position(found) < _position(HEAD):
         raise _outdated(found)
@@ -370,7 +377,7 @@ def _transaction(storage: StorageSettings) -> "Iterator[sqlalchemy.Connection]":
             # long, and so may a migration.
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(storage.lock_timeout * 1000)}")
         yield connection
 

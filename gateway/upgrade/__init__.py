@@ -1,0 +1,1 @@
+"""Upgrades: a rehearsal of this version on a copy of the data, for `gatehouse upgrade --check`."""
