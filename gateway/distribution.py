@@ -17,8 +17,8 @@ NAME = "gatehouse-gateway"
 
 _PIPX_METADATA = "pipx_metadata.json"
 _UV_RECEIPT = "uv-receipt.toml"
-_DEBIAN_PREFIX = Path("/opt/gatehouse")
-_DPKG = Path("/var/lib/dpkg/info")
+_NEW_WHEEL = "./gatehouse_gateway-NEW.VERSION-py3-none-any.whl"
+"""Stands for the file of a version that is not known here."""
 _UV_SOURCES = ("directory", "path", "url", "git")
 
 
@@ -62,43 +62,43 @@ class Installation(Struct, frozen=True, kw_only=True):
     def upgrade_command(self) -> str:
         """Return the command that installs the newest version in place of this one, as this one was installed."""
         if self.is_debian_package:
-            return "sudo apt install ./gatehouse_NEW-VERSION.deb"
-        if (self.prefix / _PIPX_METADATA).exists():
-            return shlex.join(["pipx", "upgrade", self.prefix.name])
-        if (self.prefix / _UV_RECEIPT).exists():
-            return shlex.join(["uv", "tool", "upgrade", self.prefix.name])
+            return f"sudo apt install ./{NAME}_NEW.VERSION_all.deb"
         source, is_editable = self.source()
-        if is_editable:
-            install = shlex.join([*self._pip_install(), "--editable", source])
-            return f"{shlex.join(['git', '-C', source, 'pull', '--ff-only'])} && {install}"
-        return shlex.join([*self._pip_install(), "--upgrade", self._newest()])
+        is_wheel = source.endswith(".whl")
+        if (self.prefix / _PIPX_METADATA).exists():
+            return shlex.join(
+                ["pipx", "install", "--force", _NEW_WHEEL] if is_wheel else ["pipx", "upgrade", self.prefix.name]
+            )
+        if (self.prefix / _UV_RECEIPT).exists():
+            again = ["uv", "tool", "install", "--force", _NEW_WHEEL]
+            return shlex.join(again if is_wheel else ["uv", "tool", "upgrade", self.prefix.name])
+        if is_wheel or not source.startswith("/"):
+            return shlex.join([*self._pip_install(), "--upgrade", _NEW_WHEEL if is_wheel else source])
+        install = [*self._pip_install(), *(["--editable"] if is_editable else []), source]
+        return f"{shlex.join(['git', '-C', source, 'pull', '--ff-only'])} && {shlex.join(install)}"
 
     def trial_commands(self, folder: str, extras: Collection[str]) -> list[str]:
         """Return the commands that install the newest version into an environment of its own, in `folder`."""
-        package = self._newest()
-        if extras:
-            package = f"{package}[{','.join(sorted(extras))}]"
+        commands = []
+        package, _ = self.source()
+        if package.endswith(".whl") or self.is_debian_package:
+            package = _NEW_WHEEL
+        elif package.startswith("/"):  # A clone. The newest version is where it came from.
+            origin = f'"$(git -C {shlex.quote(package)} remote get-url origin)"'
+            package = f"./{folder}-source"
+            commands.append(f"git clone {origin} {package}")
+        name, at, place = package.partition(" @ ")
+        package = f"{name}[{','.join(sorted(extras))}]{at}{place}" if extras else package
         if self.has_pip or self.is_debian_package:
-            python = f"{folder}/bin/python"
-            return [
-                shlex.join(["python3", "-m", "venv", folder]),
-                shlex.join([python, "-m", "pip", "install", package]),
-            ]
-        return [
-            shlex.join(["uv", "venv", folder]),
-            shlex.join(["uv", "pip", "install", "--python", folder, package]),
-        ]
+            install = [f"{folder}/bin/python", "-m", "pip", "install", package]
+            return [*commands, shlex.join(["python3", "-m", "venv", folder]), shlex.join(install)]
+        install = ["uv", "pip", "install", "--python", folder, package]
+        return [*commands, shlex.join(["uv", "venv", folder]), shlex.join(install)]
 
     @property
     def is_debian_package(self) -> bool:
-        """Whether it was installed from the Debian package, which has its own environment."""
-        return self.prefix.is_relative_to(_DEBIAN_PREFIX) and any(_DPKG.glob("gatehouse*.list"))
-
-    def _newest(self) -> str:
-        """Return what pip installs the newest version from. One that was installed from a file needs another file."""
-        source, _ = self.source()
-        is_file = source.startswith("/") and not Path(source).is_dir()
-        return "./gatehouse_gateway-NEW-VERSION-py3-none-any.whl" if is_file or self.is_debian_package else source
+        """Whether the Debian package has installed it."""
+        return self.metadata is not None and (self.metadata.read_text("INSTALLER") or "").strip() == "dpkg"
 
     def source(self) -> tuple[str, bool]:
         """Return where pip found Gatehouse: a folder, a URL or its name on PyPI; and whether it is used from there."""

@@ -115,3 +115,57 @@ def test_no_text_tells_people_to_install_the_project_of_another_owner(place: str
     files = [file for file in (ROOT / place).rglob("*") if file.suffix in {".md", ".py", ".toml"}]
     for file in files or [ROOT / place]:
         assert not re.search(r"install ['\"]?gatehouse(\[|['\"`]|$)", file.read_text(), re.MULTILINE), file
+
+
+WHEEL = {"archive_info": {}, "url": "file:///srv/dist/gatehouse_gateway-0.1.0-py3-none-any.whl"}
+NEW_WHEEL = "./gatehouse_gateway-NEW.VERSION-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "upgrade", "trial"),
+    [
+        (None, "-m pip install --upgrade gatehouse-gateway", "gatehouse-gateway[sql]"),
+        (WHEEL, f"-m pip install --upgrade {NEW_WHEEL}", f"{NEW_WHEEL}[sql]"),
+        (
+            GIT,
+            "-m pip install --upgrade 'gatehouse-gateway @ git+https://example.org/gatehouse.git'",
+            "gatehouse-gateway[sql] @ git+https://example.org/gatehouse.git",
+        ),
+        (FOLDER, "-m pip install '/srv/my sources/gatehouse'", "./next-source[sql]"),
+        (CHECKOUT, "-m pip install --editable /home/ada/gatehouse", "./next-source[sql]"),
+    ],
+)
+def test_pip_upgrades_from_where_gatehouse_came(tmp_path: Path, direct_url: object, upgrade: str, trial: str) -> None:
+    here = installation(tmp_path, direct_url)
+    assert here.upgrade_command().endswith(f"/opt/venv/bin/python {upgrade}")
+    *before, install = here.trial_commands("next", ("sql",))
+    assert install == f"next/bin/python -m pip install '{trial}'"
+    assert before[-1] == "python3 -m venv next"
+    is_clone = direct_url in (FOLDER, CHECKOUT)
+    assert here.upgrade_command().startswith("git -C ") is is_clone
+    assert before[0].startswith("git clone ") is is_clone
+
+
+@pytest.mark.parametrize(
+    ("mark", "command"), [("pipx_metadata.json", "pipx upgrade"), ("uv-receipt.toml", "uv tool upgrade")]
+)
+def test_tools_upgrade_what_they_have_installed(tmp_path: Path, mark: str, command: str) -> None:
+    prefix = tmp_path / NAME
+    prefix.mkdir()
+    (prefix / mark).touch()
+    assert installation(prefix).upgrade_command() == f"{command} {NAME}"
+
+
+@pytest.mark.parametrize(
+    ("mark", "command"), [("pipx_metadata.json", "pipx install"), ("uv-receipt.toml", "uv tool install")]
+)
+def test_tools_need_another_file_if_they_have_installed_a_file(tmp_path: Path, mark: str, command: str) -> None:
+    (tmp_path / mark).touch()
+    assert installation(tmp_path, WHEEL).upgrade_command() == f"{command} --force {NEW_WHEEL}"
+
+
+def test_the_debian_package_is_replaced_by_another_one(tmp_path: Path) -> None:
+    here = installation(tmp_path)
+    (tmp_path / "gatehouse_gateway.dist-info" / "INSTALLER").write_text("dpkg\n")
+    assert here.upgrade_command().startswith("sudo apt install ./gatehouse-gateway_")
+    assert here.trial_commands("next", ())[-1] == f"next/bin/python -m pip install {NEW_WHEEL}"
