@@ -73,7 +73,7 @@ from gateway.commands.schedules import ScheduleCommands
 from gateway.commands.sessions import SessionCommands
 from gateway.commands.turns import TurnCommands
 from gateway.daemon import SHARED_FACTS, Daemon, ProcessControls
-from gateway.data_dir import DataDirLock, delete_rehearsals, prepare_data_dir, require_complete_restore
+from gateway.data_dir import DataDirLock, prepare_data_dir, require_complete_restore
 from gateway.database.node_lease import NodeLease
 from gateway.descriptors import connections_within, descriptor_limit
 from gateway.documents.conversion import DocumentConverter
@@ -164,8 +164,6 @@ async def open_daemon(
     async with AsyncExitStack() as closing:
         closing.enter_context(DataDirLock(directory))
         require_complete_restore(directory)
-        with suppress(OSError):  # The next start or the next rehearsal tries again.
-            await asyncio.to_thread(delete_rehearsals, directory)
         await asyncio.to_thread(end_orphans)
         await asyncio.to_thread(delete_leftovers, directory)
         lease = node_lease(settings) if settings.cluster.enabled else None

@@ -31,6 +31,8 @@ from gateway.commands.registry import check_role_commands
 from gateway.commands.runner import CommandRunner
 from gateway.contract import Address, PeerKind, Sender
 from gateway.conversation import Json
+from gateway.data_dir import delete_rehearsals
+from gateway.errors import CannotStart
 from gateway.extraction.archiver import MemoryArchiver
 from gateway.files.download import AttachmentDownloads
 from gateway.files.store import FileStore
@@ -216,6 +218,7 @@ class Daemon:
             side_tasks.append(start(self.agents.warm_up, name="providers:warming_up"))
             side_tasks.append(start(self.programs.run, name="api:idle_sessions"))
             side_tasks.append(start(self.worktrees.run, name="worktrees"))
+            side_tasks.append(start(self._delete_rehearsals, name="rehearsals"))
             scheduler = start(self.scheduler.run, name="scheduler")
             archiver = start(self.memory_archiver.run, name="memory:archiver")
             await self.shutdown.wait()
@@ -224,6 +227,14 @@ class Daemon:
             await self._shut_down()
             for task in side_tasks:
                 task.cancel()
+
+    async def _delete_rehearsals(self) -> None:
+        """Delete the copies that killed runs of `gatehouse upgrade --check` have left."""
+        try:
+            for copy in await asyncio.to_thread(delete_rehearsals, self.live.settings.gateway.data_dir):
+                log.info("rehearsal_deleted", folder=str(copy))
+        except (OSError, CannotStart) as error:
+            log.warning("rehearsal_not_deleted", reason=str(error))
 
     def _start(self, tasks: asyncio.TaskGroup, work: Callable[[], Awaitable[None]], *, name: str) -> asyncio.Task[None]:
         """Start a task whose failure ends the daemon. Then the turns that run go on after the next start."""

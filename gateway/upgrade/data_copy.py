@@ -19,10 +19,10 @@ from config import Settings, StorageEngine, StorageSettings
 from gateway.admin.archive import receive_stream
 from gateway.admin.client import ControlClient, is_running
 from gateway.backup.create import FILE_TREES, FORMAT, MANIFEST, VERSION, Manifest, is_member_name, member_key
-from gateway.data_dir import REHEARSAL, DataDirLock, delete_rehearsals, require_complete_restore
+from gateway.data_dir import REHEARSAL, DataDirLock, delete_rehearsal, delete_rehearsals, require_complete_restore
 from gateway.database import migrate
 from gateway.errors import CannotStart, Refused
-from gateway.private_files import CREATE, DIRECTORY_MODE, delete_tree, open_private, opened, require_file, write_all
+from gateway.private_files import CREATE, DIRECTORY_MODE, open_private, opened, require_file, write_all
 from gateway.spool import schema
 from gateway.storage_copy.open import identity_of, require_complete_copy
 from gateway.text.plain import in_bytes
@@ -131,7 +131,7 @@ async def copied_data(
     async with AsyncExitStack() as stack:
         folder.mkdir(mode=DIRECTORY_MODE)
         stack.enter_context(DataDirLock(folder))
-        stack.push_async_callback(asyncio.to_thread, delete_tree, folder)
+        stack.push_async_callback(asyncio.to_thread, delete_rehearsal, folder)
         target.mkdir(mode=DIRECTORY_MODE)
         match storage.engine:
             case StorageEngine.FILES if data.is_running:

@@ -206,7 +206,7 @@ class Rehearsal:
         found = daemon.sessions.session_count
         if found < contents.sessions:
             raise Refused(f"{count(contents.sessions - found, 'session')} of {contents.sessions:,} are missing.")
-        step.detail = f"A gateway started with {count(found, 'session')}."
+        step.detail = f"A gateway started with {found:,} sessions."
         errors = [line.event for line in self._recent.lines(level=LogLevel.ERROR)]
         if errors:
             step.warn(f"Its log has {count(len(errors), 'error')}: {_listed(sorted(set(errors)))}.")
@@ -297,8 +297,8 @@ class _Contents(Struct, kw_only=True):
     """The keys and states of sessions that take a message, the last used first."""
 
     def describe(self, step: Step) -> None:
-        archived = f" and {count(self.archived, 'archived session')}" if self.archived else ""
-        step.detail = f"Read {count(self.sessions, 'session')}{archived} with {self.entries:,} entries"
+        archived = f" and {self.archived:,} archived ones" if self.archived else ""
+        step.detail = f"Read {self.sessions:,} sessions{archived} with {self.entries:,} entries"
         step.detail += f", and {count(self.statements, 'statement')} of the memory." if self.statements else "."
         if self.left_out:
             step.warn(f"{count(self.left_out, 'line')} of transcripts can't be read, or are there twice.")

@@ -14,11 +14,11 @@ from gateway.storage_copy.files import FileReader
 from gateway.storage_copy.open import open_copy_target
 from gateway.upgrade.rehearsal import Rehearsal, Report, StepState
 from tests.versions import story
-from tests.versions.fixture import unpack
+from tests.versions.fixture import read_facts, unpack, versions
 
 NOWHERE = "http://127.0.0.1:9"
 """Nothing answers there."""
-NEWEST = "0.1.0"
+NEWEST = max(versions(), key=lambda version: read_facts(version).made)
 
 
 def released(version: str, folder: Path, *, api_base: str = NOWHERE, model_url: str = NOWHERE) -> Path:

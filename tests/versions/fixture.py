@@ -1,5 +1,6 @@
 """The fixtures of released versions: what is in them, and how to unpack them."""
 
+import lzma
 import tarfile
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,8 @@ from msgspec import Struct
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "versions"
 PACKED = "data.tar.xz"
+DATABASE = "gatehouse.db"
+"""The SQLite database of a version, with the same data."""
 _FACTS = "facts.json"
 
 
@@ -22,6 +25,10 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def versions() -> list[str]:
     return sorted(folder.name for folder in FIXTURES.iterdir() if (folder / _FACTS).exists())
+
+
+def database_versions() -> list[str]:
+    return [version for version in versions() if (FIXTURES / version / f"{DATABASE}.xz").exists()]
 
 
 def read_facts(version: str) -> Facts:
@@ -39,3 +46,11 @@ def unpack(version: str, folder: Path) -> Path:
         archive.extractall(data, filter="data")
     data.chmod(0o700)
     return data
+
+
+def unpack_database(version: str, folder: Path) -> Path:
+    """Write the SQLite database of a version into `folder`, and return it."""
+    path = folder / DATABASE
+    path.write_bytes(lzma.decompress((FIXTURES / version / f"{DATABASE}.xz").read_bytes()))
+    path.chmod(0o600)
+    return path

@@ -1,5 +1,7 @@
 """Makes the fixture of a version: plays the story with its real program, kills that, and packs its data directory.
 
+A version that can move data into a database does so as well, with the data of that gateway.
+
     python -m tests.versions.make VERSION [PROGRAM]
 
 PROGRAM is the `gatehouse` of the version, by default the one beside this Python. `make fixture` does it for this one.
@@ -7,6 +9,7 @@ PROGRAM is the `gatehouse` of the version, by default the one beside this Python
 
 import asyncio
 import io
+import lzma
 import re
 import socket
 import sqlite3
@@ -20,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, FakeBotApi, Json, bot_api, refusal
 from tests.versions import story
-from tests.versions.fixture import FIXTURES, PACKED, Facts, write_facts
+from tests.versions.fixture import DATABASE, FIXTURES, PACKED, Facts, write_facts
 
 _LEFT_OUT = ("control.sock", "gatehouse.lock", "http.token", "spool.reserve", "chat.log", "chat_history", "files.lock")
 _NOT_NEEDED = re.compile(rf"({'|'.join(map(re.escape, _LEFT_OUT))}|.*\.log.*)")
@@ -111,6 +114,8 @@ async def play(program: Path, home: Path) -> None:
             stack.enter_context(closing(connection))
             await asyncio.get_running_loop().sock_recv(connection, 1)
         await player.kill()
+        if _has(help_text, "migrate"):  # It copies what the killed gateway has left, too.
+            await player.run("migrate", "--to", f"sqlite://{home / DATABASE}")
 
 
 async def _talk(player: Player, api: FakeBotApi, help_text: str) -> None:
@@ -173,6 +178,8 @@ def main() -> None:
         home = Path(name)
         asyncio.run(play(program, home))
         pack(home / "data", folder / PACKED)
+        if (home / DATABASE).exists():
+            (folder / f"{DATABASE}.xz").write_bytes(lzma.compress((home / DATABASE).read_bytes(), preset=9))
         with closing(sqlite3.connect(home / "data/spool.db")) as spool:
             (spool_format,) = spool.execute("PRAGMA user_version").fetchone()
         has_archive = (home / "data/sessions/archive").exists()

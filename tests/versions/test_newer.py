@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 
 from config import load
+from gateway.spool import schema
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, bot_api
 from tests.channels.telegram.harness import gateway
 from tests.daemon_process import gatehouse
 from tests.upgrade.harness import NEWEST, contents, moved, released
 
+KNOWN = len(schema.MIGRATIONS)
+"""The newest format of the spool."""
+
 
 def _spool(config: Path) -> None:
     with closing(sqlite3.connect(config.parent / "data/spool.db")) as spool:
-        spool.execute("PRAGMA user_version = 7")
+        spool.execute(f"PRAGMA user_version = {KNOWN + 1}")
 
 
 def _database(config: Path) -> None:
@@ -35,7 +39,7 @@ def _config(config: Path) -> None:
 @pytest.mark.parametrize(
     ("make_newer", "words"),
     [
-        (_spool, "was written by a newer Gatehouse (its format is 7, this version knows 6)"),
+        (_spool, f"was written by a newer Gatehouse (its format is {KNOWN + 1}, this version knows {KNOWN})"),
         (_database, "was migrated by Gatehouse 9.0.0 (schema 0099)"),
         (_config, "telepathy"),
     ],
@@ -52,7 +56,7 @@ def test_a_start_with_newer_data_is_refused(make_newer: Callable[[Path], None], 
 
 
 async def test_newer_files_are_left_alone_or_built_again(tmp_path: Path) -> None:
-    config = released(NEWEST, tmp_path)
+    config = released(NEWEST, tmp_path, model_url="")
     sessions = tmp_path / "data/sessions"
     transcript = next((sessions / "transcripts").glob("*direct-42-4-*"))
     transcript.write_bytes(transcript.read_bytes().replace(b'"version":', b'"version":9', 1))

@@ -4,6 +4,7 @@ The fixtures are data directories of real gateways that were killed in the middl
 """
 
 import asyncio
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -15,7 +16,7 @@ from gateway.access.guests import Person
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, FakeBotApi, Json, bot_api
 from tests.channels.telegram.harness import gateway
 from tests.versions import story
-from tests.versions.fixture import read_facts, unpack, versions
+from tests.versions.fixture import database_versions, read_facts, unpack, unpack_database, versions
 
 ADA = "agent:main:telegram:direct:42"
 
@@ -29,12 +30,21 @@ async def said(api: FakeBotApi, chat: int, words: str, *, after: int = 0) -> str
     raise AssertionError(f"{words!r} was not said")
 
 
-@pytest.mark.parametrize("version", versions())
-async def test_a_gateway_goes_on_with_the_data_of_a_release(version: str, tmp_path: Path) -> None:
+STORED = [*((version, "files") for version in versions()), *((version, "sqlite") for version in database_versions())]
+
+
+@pytest.mark.parametrize(("version", "engine"), STORED)
+async def test_a_gateway_goes_on_with_the_data_of_a_release(version: str, engine: str, tmp_path: Path) -> None:
     data, facts = unpack(version, tmp_path), read_facts(version)
+    storage = ""
+    if engine == "sqlite":
+        shutil.rmtree(data / "sessions")
+        for path in data.glob("spool.*"):
+            path.unlink()
+        storage = f'[storage]\nurl = "sqlite://{unpack_database(version, data)}"\n'
     async with asyncio.timeout(TEST_TIMEOUT), bot_api(first_update=10_000) as api:
         path = tmp_path / "gatehouse.toml"
-        path.write_text(story.config(str(data), api.url))
+        path.write_text(story.config(str(data), api.url) + storage)
         # The clock goes on from the moment at which the gateway was killed: codes and messages have not expired.
         began = monotonic()
         clock = lambda: facts.made + timedelta(seconds=monotonic() - began)  # noqa: E731 - it is passed on at once.
