@@ -5,11 +5,13 @@ import csv
 import dataclasses
 import io
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -363,6 +365,52 @@ async def test_a_program_with_admin_signs_in_and_is_shut_out(browser: Browser, s
     await expect(page.get_by_text("Your access has ended.")).to_be_visible()
     await expect(page.locator(".session-row")).to_have_count(0)
     await context.close()
+
+
+async def test_the_console_calls_nothing_but_the_api_of_programs(browser: Browser, shown: Console) -> None:
+    """A token gets everything that the page shows, and each of its requests is an operation that is documented."""
+    admin = await shown.owner.token_for(TokenScope.ADMIN)
+    _, document = await shown.owner.call("GET", "/api/openapi.json")
+    documented = [re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in document["paths"]]
+    session = await shown.session_with("rocket")
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(shown.url)
+    await page.get_by_label("Or an API token with the scope admin").fill(admin.token)
+    called: set[str] = set()
+    page.on("request", lambda request: called.add(urlsplit(request.url).path))
+    await page.get_by_role("button", name="Use this token").click()
+    await expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    for view in (*VIEWS, f"sessions/{session}"):
+        await visit(page, view)
+        await expect(page.locator(".panel, .window-row a, .message").first).to_be_visible()
+    assert await context.cookies() == []
+    await context.close()
+    answers = {path for path in called if not re.search(r"\.(js|css|svg)$", path)}
+    assert {"/api/events", "/api/sessions", "/api/settings", f"/api/sessions/{session}/events"} <= answers
+    assert [path for path in answers if not any(each.fullmatch(path) for each in documented)] == []
+
+
+async def test_a_session_is_closed_exported_archived_and_brought_back(owner: Page, shown: Console) -> None:
+    await visit(owner, f"sessions/{await shown.session_with('kitchen')}")
+    status = owner.locator(".transcript-head .badge")
+
+    async def choose(name: str) -> None:
+        await owner.get_by_role("button", name="Actions").click()
+        await owner.get_by_role("menuitem", name=name, exact=True).click()
+
+    await choose("Close")
+    await expect(status).to_have_text("Closed")
+    await choose("Open again")
+    await expect(status).to_have_text("Open")
+    async with owner.expect_download() as download:
+        await choose("Export as markdown")
+    assert "hallway sensor" in await asyncio.to_thread((await (await download.value).path()).read_text)
+    await choose("Archive")
+    await expect(owner.locator(".session-row")).to_have_count(2)
+    await owner.get_by_label("Archived").check()
+    await owner.locator(".session-row", has_text="kitchen").get_by_role("button", name="Bring back").click()
+    await expect(owner.locator(".message.user .said")).to_have_text(PROMPT)
 
 
 async def test_a_hundred_thousand_sessions_scroll(owner: Page, shown: Console) -> None:

@@ -292,7 +292,7 @@ export default {
     goneRole: "{name} (nicht mehr eingerichtet)",
     tokensADay: "{tokens} Token am Tag",
     costADay: "Kosten von {cost} am Tag",
-    tokensATurn: "{tokens} Tokens je Antwort",
+    tokensATurn: "{tokens} Token je Antwort",
     usedToday: "Heute",
     rolesHint: "Rollen stehen in der Konfigurationsdatei.",
     // Agents and tools.
