@@ -169,12 +169,13 @@ def _from_database(path: Path, connection: sqlite3.Connection) -> Iterator[Conve
         conversations = {row["conversation_id"]: dict(row) for row in connection.execute("SELECT * FROM conversations")}
     packed = "event_zstd" if "event_zstd" in columns(connection, "transcript_events") else "NULL AS event_zstd"
     query = f"SELECT session_id, event_json, {packed} FROM transcript_events ORDER BY session_id, seq"  # noqa: S608 - ours
+    changed = modified(path)
     for id_, rows in groupby(connection.execute(query), key=lambda row: str(row["session_id"])):
         window = windows.pop(id_, {})
         key = clean(str(window.get("session_key") or ""))
         place = _place_of(conversations.get(window.get("primary_conversation_id")), window)
         events = (_event(row) for row in rows)
-        yield from _sessions(events, key, id_, place, f"{path}: {clean(id_)}", modified(path))
+        yield from _sessions(events, key, id_, place, f"{path}: {clean(id_)}", changed)
     for id_ in windows:
         yield LeftOut(what=id_, why="it contains no messages")
 

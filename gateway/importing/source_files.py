@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
+
 from gateway.importing.values import UnknownFormat
 from gateway.text.plain import in_bytes
 
@@ -26,9 +28,11 @@ Item = Mapping[str, Any]  # Any: JSON from another program.
 def load_json(text: str | bytes) -> Any:  # noqa: ANN401  # Any: JSON from another program.
     """Return the value of a JSON text; None if it is none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):  # The standard library reads more, slowly.
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return None
 
 
 def read_bytes(path: Path) -> bytes:
@@ -76,18 +80,29 @@ def read_lines(path: Path) -> Iterator[Any]:
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a SQLite database of another program for reading, even if that program runs or has crashed.
 
-    If SQLite cannot read it where it is, because a crash has left a log that has to be played back or because the
-    folder is read-only, it is copied first. Errors of the database become `UnknownFormat`.
+    Its folder is not changed. Errors of the database become `UnknownFormat`.
+
+    1. Without a write-ahead log nobody has it open, and SQLite reads it without making files of its own.
+    2. With a log and its index, the program runs, and SQLite shares the database with it.
+    3. Otherwise a crash has left a log that must be played back, which changes the database: a copy is read.
     """
+    if not path.is_file():
+        raise UnknownFormat(f"{path.name} is not a file")
+    log, index = (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm"))
     try:
         with TemporaryDirectory(prefix="gatehouse-import-") as folder:
-            try:
-                connection = _connected(path)
-            except sqlite3.OperationalError:
-                for file in (path, path.with_name(f"{path.name}-wal")):
-                    with suppress(FileNotFoundError):
-                        shutil.copyfile(file, Path(folder) / file.name)
-                connection = _connected(Path(folder) / path.name)
+            connection = None
+            with suppress(sqlite3.OperationalError):
+                if not log.exists():
+                    connection = _connected(path, "mode=ro&immutable=1")
+                elif index.exists():
+                    connection = _connected(path, "mode=ro")
+            if connection is None:
+                copy = Path(folder) / path.name
+                shutil.copyfile(path, copy)
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(log, copy.with_name(log.name))
+                connection = _connected(copy, "mode=rw")
             with closing(connection):
                 connection.row_factory = sqlite3.Row
                 connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
@@ -98,22 +113,15 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
         raise UnknownFormat(f"{path.name} can't be read: {error.strerror}") from error
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    # The read-only mode refuses a log that has to be played back. A copy may be written to.
-    mode = "rw" if path.parent.name.startswith("gatehouse-import-") else "ro"
-    if not path.is_file():
-        raise UnknownFormat(f"{path.name} is not a file")
-    connection = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, check_same_thread=False)
+def _connected(path: Path, options: str) -> sqlite3.Connection:
+    # The thread that parses is another one at each step of an import.
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, check_same_thread=False)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
         connection.close()
         raise
     return connection
-
-
-def _quoted(path: Path) -> str:
-    return path.absolute().as_uri().removeprefix("file://")
 
 
 def columns(database: sqlite3.Connection, table: str) -> set[str]:

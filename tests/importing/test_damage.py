@@ -93,12 +93,7 @@ def damaged(content: bytes) -> st.SearchStrategy[bytes]:
 
 
 def snapshot(home: Path) -> dict[str, bytes]:
-    # SQLite may leave its own empty files next to a database.
-    return {
-        str(path): path.read_bytes()
-        for path in home.rglob("*")
-        if path.is_file() and not path.name.endswith(("-shm", "-wal"))
-    }
+    return {str(path): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
 NAMES = ["type", "role", "content", "timestamp", "id", "parentId", "message", "text", "tool_calls", "function", "name"]
@@ -253,8 +248,9 @@ def test_files_that_a_crash_has_torn_lose_only_their_last_line(tmp_path: Path) -
 def test_a_database_with_a_log_that_has_to_be_played_back_is_read(tmp_path: Path) -> None:
     home = home_with("hermes-agent-0.19.0", tmp_path)
     path = home / ".hermes/state.db"
-    for row in crashed(path):
-        assert row is not None
+    for file in crashed(path):
+        assert file.exists()
+    before = snapshot(home)
     texts = [
         getattr(step, "content", "")
         for each in open_gateway(home).conversations()
@@ -262,16 +258,27 @@ def test_a_database_with_a_log_that_has_to_be_played_back_is_read(tmp_path: Path
         for step in each.steps
     ]
     assert "What time is it in Lisbon?" in texts
+    assert snapshot(home) == before
 
 
-def crashed(path: Path) -> Iterator[object]:
+def test_a_database_that_is_in_use_is_read(tmp_path: Path) -> None:
+    home = home_with("hermes-agent-0.19.0", tmp_path)
+    with closing(sqlite3.connect(home / ".hermes/state.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("DELETE FROM messages WHERE session_id IN (SELECT id FROM sessions WHERE source = 'cli')")
+        database.commit()
+        found = list(open_gateway(home).conversations())
+    assert len([each for each in found if isinstance(each, Conversation)]) == 5
+
+
+def crashed(path: Path) -> Iterator[Path]:
     """Write to a database like a program that is killed: its last rows are only in the log."""
     copy = path.with_name("copy.db")
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("UPDATE messages SET content = 'What time is it in Lisbon?' WHERE content LIKE 'What time%'")
         database.commit()
-        for file in (path, path.with_name("state.db-wal")):
+        for file in (path, path.with_name("state.db-wal")):  # Copied while the program has them open.
             file.with_name(file.name.replace("state", "copy")).write_bytes(file.read_bytes())
             yield file
     path.unlink()

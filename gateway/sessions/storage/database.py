@@ -419,7 +419,7 @@ class DatabaseStorage:
         pass  # Its row will say that it is archived.
 
     def open_import(self) -> ImportFile:
-        return ImportFile(self._folder)
+        return ImportFile(self._folder, is_kept=False)
 
     def place(self, key: str, arrival: ImportFile) -> None:
         pass  # The commit has given the session its place.

@@ -128,7 +128,7 @@ class FileStorage(Disk):
         self.archive.write(session, path, size)
 
     def open_import(self) -> ImportFile:
-        return ImportFile(self.transcripts)
+        return ImportFile(self.transcripts, is_kept=True)
 
     def extract(self, key: str) -> tuple[SessionState, ImportFile]:
         arrival = self.open_import()

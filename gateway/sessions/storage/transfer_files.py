@@ -52,9 +52,13 @@ class ExportFile:
 
 
 class ImportFile:
-    """A transcript that is being imported, under a temporary name until it is complete."""
+    """A transcript that is being imported, under a temporary name until it is complete.
 
-    def __init__(self, transcripts: Path) -> None:
+    `is_kept`: the file itself becomes the transcript. Otherwise a commit reads it, and it need not be durable.
+    """
+
+    def __init__(self, transcripts: Path, *, is_kept: bool) -> None:
+        self._is_kept = is_kept
         self._descriptor, name = mkstemp(dir=transcripts, prefix=IMPORT_PREFIX)
         self.path = Path(name)
 
@@ -63,7 +67,8 @@ class ImportFile:
 
     def finish(self) -> tuple[Header, SessionState]:
         """Fsync the file and read its state. Raises `Refused` if it is not a session that can be imported."""
-        os.fsync(self._descriptor)
+        if self._is_kept:
+            os.fsync(self._descriptor)
         lines = lines_forwards(self.path)
         try:
             header = decode(next(lines, b""))
