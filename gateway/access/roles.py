@@ -55,7 +55,8 @@ def own_role(live: Live, person: Person) -> Role | None:
 def _linked_role(live: Live, name: str) -> str:
     """Return the role with which the same person was approved under another id. They become no owner by a link."""
     linked = {each for ids in live.settings.session.identity_links.values() if name in ids for each in ids}
-    guests = live.guest_book.guests.values() if linked else ()
+    # A copy: tools ask for the role in threads, while the event loop changes the guest book.
+    guests = list(live.guest_book.guests.values()) if linked else ()
     roles = (each.role for each in guests if each.role and f"{each.person.channel}:{each.person.sender}" in linked)
     return next(roles, "")
 
