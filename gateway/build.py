@@ -431,7 +431,7 @@ def build_daemon(  # noqa: PLR0915 - the composition root is one function.
         placement=placement,
         slots=slots,
     )
-    revocation = Revocation(live, lanes, readings, turns)
+    revocation = Revocation(live, lanes, readings, turns, approvals)
 
     def ask_owners(applicant: Applicant) -> list[AddToOutbox]:
         questions = owner_chats.questions(applicant)

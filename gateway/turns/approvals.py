@@ -13,7 +13,7 @@ import structlog
 
 from config import ApprovalRight
 from config.types import PROGRAM_CHANNELS
-from gateway.access.roles import role_in
+from gateway.access.roles import role_in, roles_of_all
 from gateway.access.rules import Live, are_same_person, is_shared
 from gateway.agent.toolbox.named_files import digest_named_files
 from gateway.agent.tools import ToolContext, ToolFailed
@@ -77,6 +77,13 @@ class Approvals:
         """By id."""
         self._closed = BoundedDict[str, _Closed](MAX_CLOSED)
         """By id, the oldest first."""
+        self.rights_changed = asyncio.Event()
+        """Set once, when people may have other rights. Then there is another event for the next time."""
+
+    def recheck(self) -> None:
+        """Let open questions end that have no use by the roles of now."""
+        self.rights_changed.set()
+        self.rights_changed = asyncio.Event()
 
     def open(self, question: Question) -> Question:
         """Accept answers to the question from now on. Return the open one, if its id is open already."""
@@ -172,6 +179,7 @@ _NO_ONE_TO_ASK = (
     "This needs the approval of a person, so it was not run. No one may approve it in the chat that gets the answer. "
     "Do not try it again."
 )
+_NOT_FOR_THEM = "By now, {tool} is not for the person who asks, so it was not run. Do not call it again."
 _EXPIRED = "The person was asked and did not answer within {span}, so it was not run."
 
 
@@ -220,7 +228,7 @@ class ApprovalGate:
                 return _DENIED
             case Decision.EXPIRED:
                 span = duration(timedelta(seconds=self._live.settings.gateway.approval_timeout))
-                return _EXPIRED.format(span=span)
+                return self._find_obstacle(state, call) or _EXPIRED.format(span=span)
             case None:
                 return _NO_ONE_TO_ASK
 
@@ -255,12 +263,7 @@ class ApprovalGate:
             if grant is not None:
                 log.info("approval_granted", tool=call.name, grant=grant.id)
                 return Decision.APPROVED
-        cannot_answer = role_in(self._live, job.inbound).settings.approve is ApprovalRight.NONE
-        if (
-            known is None
-            and not job.inbound.is_answered_elsewhere
-            and (job.inbound.sender.is_verified or (cannot_answer and self._is_alone(job.inbound)))
-        ):
+        if known is None and self._no_one_can_answer(job.inbound):
             log.warning("approval_impossible", tool=call.name)
             return None
         if known is not None and known.decision is not None:
@@ -273,7 +276,7 @@ class ApprovalGate:
             timeout=timeout,
             agent=agent,
             asker="" if job.inbound.address.kind is PeerKind.DIRECT else sender.name or sender.id,
-            is_for_others=cannot_answer,
+            is_for_others=self._cannot_answer(job.inbound),
             files=files or (),
             may_always=may_always,
             elsewhere=name if job.inbound.is_answered_elsewhere else "",
@@ -299,16 +302,29 @@ class ApprovalGate:
             draft.is_paused = True
             async with slot.paused():
                 with self._lanes.parked(job.session), open_span("approval wait"):
-                    decision = await self._wait(question, timeout, until)
+                    decision = await self._wait(state, question, timeout, until)
             draft.is_paused = False
         finally:
             self._approvals.close(question.id)
         return decision
 
-    def _is_alone(self, inbound: Inbound) -> bool:
-        """Return whether nobody but the sender can answer a question in the chat of a message."""
+    def _find_obstacle(self, state: TurnState, call: ToolCall) -> str | None:
+        """Return why no answer can let `call` run, by the roles of now. None if one can."""
+        if not roles_of_all(self._live, (job.inbound for job in state.jobs)).allows_tool(call.name):
+            return _NOT_FOR_THEM.format(tool=call.name)
+        return _NO_ONE_TO_ASK if self._no_one_can_answer(state.jobs[0].inbound) else None
+
+    def _no_one_can_answer(self, inbound: Inbound) -> bool:
+        """Return whether nobody may answer a question about a message in the chat that gets it."""
+        if inbound.is_answered_elsewhere:
+            return False
         is_direct = inbound.address.kind is PeerKind.DIRECT and inbound.address.channel not in PROGRAM_CHANNELS
-        return is_direct and not is_shared(self._live, inbound.address, inbound.sender)
+        is_alone = is_direct and not is_shared(self._live, inbound.address, inbound.sender)
+        return inbound.sender.is_verified or (is_alone and self._cannot_answer(inbound))
+
+    def _cannot_answer(self, inbound: Inbound) -> bool:
+        """Return whether the sender of a message may not answer a question about it."""
+        return role_in(self._live, inbound).settings.approve is ApprovalRight.NONE
 
     def may_always(self, state: TurnState, call: ToolCall) -> bool:
         """Return whether the settings of the agent let people allow calls of this tool for good."""
@@ -351,11 +367,22 @@ class ApprovalGate:
         self._delivery.post(parts)
         log.info("approval_asked", tool=question.call.name, question=question.id)
 
-    async def _wait(self, question: Question, timeout: float, until: asyncio.Event | None) -> Decision:  # noqa: ASYNC109 - a setting, in seconds
-        """Wait for the decision, by the event loop's clock. After a restart the time starts again."""
+    async def _wait(
+        self,
+        state: TurnState,
+        question: Question,
+        timeout: float,  # noqa: ASYNC109 - a setting, in seconds
+        until: asyncio.Event | None,
+    ) -> Decision:
+        """Wait for the decision, by the event loop's clock. After a restart the time starts again.
+
+        The question expires early if, by a change of roles, no answer can let the call run any more.
+        """
+        ends = [question.decided, *([until] if until is not None else [])]
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await wait_for_any(question.decided, *([until] if until is not None else []))
+                while not any(end.is_set() for end in ends) and self._find_obstacle(state, question.call) is None:
+                    await wait_for_any(self._approvals.rights_changed, *ends)
         if not question.decided.is_set():
             with suppress(Refused):  # A decision was committed at the last moment, or the session is gone.
                 await finish_before_cancel(

@@ -5,6 +5,7 @@ import structlog
 from gateway.access.rules import ACCESS_LOST, Live, has_access
 from gateway.job import Job
 from gateway.lanes import Lanes
+from gateway.turns.approvals import Approvals
 from gateway.turns.runner import TurnRunner
 
 log = structlog.get_logger()
@@ -17,8 +18,11 @@ class Revocation:
     when it comes to the head of its lane, a reminder ends when it is due, and `Delivery` withdraws what is not sent.
     """
 
-    def __init__(self, live: Live, lanes: Lanes[Job], readings: Lanes[Job], turns: TurnRunner) -> None:
+    def __init__(
+        self, live: Live, lanes: Lanes[Job], readings: Lanes[Job], turns: TurnRunner, approvals: Approvals
+    ) -> None:
         self._live = live
+        self._approvals = approvals
         self._lanes = lanes
         self._readings = readings
         self._turns = turns
@@ -34,5 +38,6 @@ class Revocation:
         for scope, job in self._readings.current():
             if not has_access(self._live, job.inbound):
                 stopped += self._readings.stop(scope, ACCESS_LOST)
+        self._approvals.recheck()
         if stopped:
             log.info("work_stopped", count=stopped, reason="access was lost, or a role has changed")

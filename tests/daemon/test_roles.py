@@ -18,7 +18,7 @@ from gateway.daemon import Daemon
 from gateway.errors import CannotStart
 from gateway.turns.agents import ConfiguredAgent
 from tests.agent.scripted import ScriptedProvider
-from tests.daemon.harness import ask, gateway, message, replies, settings
+from tests.daemon.harness import ask, gateway, message, replies, say_and_hear, settings
 from tests.polling import until
 from tests.skills.harness import add_skill
 
@@ -424,6 +424,28 @@ async def test_a_role_decides_who_may_approve(tmp_path: Path) -> None:
         assert await ask(chat, "/approve", sender=BOB, group="room") == "Approved: current_time will run."
         assert (await chat.hear_message()).text == "Done."
     assert tools.ran == ["current_time"]
+
+
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [({"approve": "none"}, "No one may approve it in the chat"), ({"tools": ["current_time"]}, "read_file is not for")],
+)
+async def test_a_question_ends_once_no_answer_can_help(tmp_path: Path, role: dict[str, object], reason: str) -> None:
+    tools, provider = Tools(), ScriptedProvider(uses("read_file"), says())
+    tools.leave.set()
+    async with gateway(house(tmp_path, roles={"guest": {"ask": ["read_file"]}}), tools.given(provider)) as (_, chat):
+        assert (await say_and_hear(chat, "go", sender=ANN)).is_question
+    # It waits over the restart, and ends with the reload.
+    async with gateway(house(tmp_path, roles={"guest": {"ask": ["read_file"]}}), tools.given(provider)) as (
+        daemon,
+        chat,
+    ):
+        await until(lambda: daemon.approvals.open_questions)
+        await daemon.reload(house(tmp_path, roles={"guest": {"ask": ["read_file"], **role}}))
+        assert (await chat.hear_message()).text == "Done."
+        assert not daemon.approvals.open_questions
+    assert tools.ran == []
+    assert reason in outcomes(provider)[0].output
 
 
 async def test_a_tool_that_begins_to_need_approval_does_not_run_without(tmp_path: Path) -> None:
