@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the programs that some tests need, if they are missing: Chromium, bubblewrap, strace, PostgreSQL, PgBouncer,
-# HAProxy, Prometheus (for promtool).
+# Installs the programs that some tests need, if they are missing: Chromium, Firefox, bubblewrap, strace, PostgreSQL,
+# PgBouncer, HAProxy, Prometheus (for promtool).
 # This needs root and apt-get. It never fails: without a program the tests that need it are skipped.
 
 root=$GATEHOUSE_TOOLS_ROOT # For the test of this script, which must not change the system.
@@ -14,6 +14,7 @@ has() {
 
 missing=""
 has chromium chromium-browser google-chrome || missing="$missing chromium"
+has firefox-esr firefox || missing="$missing firefox-esr"
 has bwrap || missing="$missing bubblewrap"
 has strace || missing="$missing strace"
 has postgres "$root"/usr/lib/postgresql/*/bin/postgres || missing="$missing postgresql"

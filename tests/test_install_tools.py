@@ -9,7 +9,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "install_tools.sh"
 SHELL = shutil.which("sh") or "/bin/sh"
 NEEDED = ("ln", "mkdir", "rm", "tail")
-PACKAGES = ["chromium", "bubblewrap", "strace", "postgresql", "pgbouncer", "haproxy", "prometheus"]
+PACKAGES = ["chromium", "firefox-esr", "bubblewrap", "strace", "postgresql", "pgbouncer", "haproxy", "prometheus"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_missing_programs_are_installed(programs: Path) -> None:
 
 
 def test_present_programs_are_not_installed_again(programs: Path) -> None:
-    for name in ("google-chrome", "strace", "pgbouncer", "haproxy", "promtool"):
+    for name in ("google-chrome", "firefox", "strace", "pgbouncer", "haproxy", "promtool"):
         add(programs, name)
     server = programs.parent / "usr/lib/postgresql/15/bin"
     server.mkdir(parents=True)
@@ -56,7 +56,7 @@ def test_present_programs_are_not_installed_again(programs: Path) -> None:
 
 
 def test_without_missing_programs_the_script_does_nothing(programs: Path) -> None:
-    for name in ("chromium", "bwrap", "strace", "postgres", "pgbouncer", "haproxy", "promtool"):
+    for name in ("chromium", "firefox", "bwrap", "strace", "postgres", "pgbouncer", "haproxy", "promtool"):
         add(programs, name)
     assert install(programs) == ""
     assert not (programs.parent / "calls").exists()

@@ -11,8 +11,7 @@ from playwright.async_api import Page, expect
 from gateway.contract import Line
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
-from tests.page.harness import HELLO, write
-from tests.page.test_appearance import ANSWER
+from tests.page.harness import ANSWER, HELLO, write
 
 TOOLS = Path(os.environ.get("GATEHOUSE_PAGE_TOOLS") or Path(__file__).parents[2] / ".venv/page-tools")
 AXE = TOOLS / "node_modules/axe-core/axe.min.js"

@@ -6,7 +6,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
-from tests.page.harness import HELLO, choose_setting, write
+from tests.page.harness import BOTH, HELLO, choose_setting, write
 from tests.polling import until
 
 SHOWN = """async () => {
@@ -15,6 +15,7 @@ SHOWN = """async () => {
 }"""
 
 
+@BOTH
 async def test_each_session_keeps_its_draft_until_it_is_sent(page: Page, gateway: FakeGateway) -> None:
     box = page.get_by_role("textbox", name="Message")
     await write(page, HELLO)
@@ -78,6 +79,7 @@ async def test_the_page_can_be_installed(page: Page) -> None:
     assert [error for error in found["installabilityErrors"] if error["errorId"] != "in-incognito"] == []
 
 
+@BOTH
 async def test_the_shell_opens_while_the_gateway_is_away(browser: Browser, gateway: FakeGateway) -> None:
     context = await browser.new_context(base_url=gateway.url)
     page = await context.new_page()

@@ -10,29 +10,7 @@ from playwright.async_api import Page, expect
 from gateway.contract import Line
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import Chat, FakeGateway
-from tests.page.harness import write
-
-QUESTION = "How do I keep a long-running asyncio program from losing tasks?"
-ANSWER = """\
-Give every task an owner. A **task group** waits for its children, and cancels them when one fails:
-
-```python
-async def main() -> None:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(listen(), name="listen")
-        group.create_task(serve(), name="serve")
-```
-
-Three habits that pay off:
-
-1. **Name your tasks**, so that a log line says who it was.
-2. **Bound every queue** and decide what happens when it is full.
-3. **Give each wait a deadline** with `asyncio.timeout`.
-
-> A task without an owner is lost without a trace.
-"""
-THANKS = "That is clear. And how does it end?"
-WELCOME = "Cancel the group and leave it: `async with` waits until the last child has *really* gone."
+from tests.page.harness import ANSWER, QUESTION, THANKS, WELCOME, write
 
 
 @pytest.fixture

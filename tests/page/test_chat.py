@@ -3,10 +3,11 @@ from playwright.async_api import Page, expect
 from gateway.contract import Outbound, OutboundKind
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
-from tests.page.harness import HELLO, write
+from tests.page.harness import BOTH, HELLO, write
 from tests.polling import until
 
 
+@BOTH
 async def test_an_answer_is_streamed_and_survives_a_reload(page: Page, gateway: FakeGateway) -> None:
     await shoot(page, "welcome")
     await page.evaluate(
@@ -85,6 +86,7 @@ async def test_an_answer_in_another_session_only_marks_that_session(page: Page, 
     await expect(page.get_by_role("img", name="New answer")).to_have_count(0)
 
 
+@BOTH
 async def test_an_answer_can_be_stopped(page: Page, gateway: FakeGateway) -> None:
     gateway.hold.clear()
     await write(page, HELLO)

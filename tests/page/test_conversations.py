@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 from tests.daemon.harness import Parrot, settings
 from tests.page.conftest import shoot
 from tests.page.daemon import running
-from tests.page.harness import choose_setting, write
+from tests.page.harness import BOTH, choose_setting, write
 
 ANSWERS = ".reply:not(.live) .body"
 QUESTIONS = ".user .body"
@@ -47,6 +47,7 @@ async def choose(page: Page, title: str, action: str) -> None:
     await page.get_by_role("menuitem", name=action).click()
 
 
+@BOTH
 async def test_an_edited_message_replaces_everything_below_it(page: Page, parrot: Parrot) -> None:
     await ask(page, "one", "two", "three")
     await page.locator(".user", has_text="two").get_by_role("button", name="Edit").click()
@@ -88,6 +89,7 @@ async def test_messages_are_copied_as_they_were_written(page: Page) -> None:
         assert await page.evaluate("navigator.clipboard.readText()") == text
 
 
+@BOTH
 async def test_a_session_is_renamed_archived_found_restored_and_deleted(page: Page) -> None:
     await ask(page, "Where do puffins live?")
     await page.get_by_role("button", name="New chat").click()
@@ -136,6 +138,7 @@ async def test_the_archive_lists_what_was_put_away(page: Page) -> None:
     await expect(page.locator(QUESTIONS)).to_have_text(["Puffins"])
 
 
+@BOTH
 async def test_the_agent_and_its_model_are_chosen_in_a_menu(page: Page) -> None:
     await ask(page, "hello")
     picker = page.get_by_role("button", name="Who answers")

@@ -19,6 +19,7 @@ from tests.agent.scripted import ScriptedProvider
 from tests.daemon.harness import workspace
 from tests.files.samples import png
 from tests.page.conftest import shoot
+from tests.page.harness import BOTH
 
 SEND = ToolCall(id="c1", name="send_file", input={"path": "report.txt"})
 
@@ -51,6 +52,7 @@ async def page_url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[
         daemon.stop()
 
 
+@BOTH
 async def test_files_are_sent_and_downloaded(page: Page, provider: ScriptedProvider) -> None:
     async with page.expect_file_chooser() as choosing:
         await page.get_by_role("button", name="Add files").click()
@@ -146,6 +148,7 @@ async def test_a_long_paste_becomes_a_file_or_text_again(page: Page) -> None:
     await expect(box).to_have_value("word " * 2_000)
 
 
+@BOTH
 async def test_a_recording_is_sent_as_a_voice_message(page: Page, provider: ScriptedProvider) -> None:
     await page.get_by_role("button", name="Record a voice message").click()
     await expect(page.get_by_role("timer")).to_have_text("0:01")
@@ -160,15 +163,18 @@ async def test_a_recording_is_sent_as_a_voice_message(page: Page, provider: Scri
 
 
 async def paste(page: Page, text: str) -> None:
-    """Paste as a person does: the browser inserts the text unless the page handles the event."""
+    """Copy a text and paste it into the message box."""
     await page.evaluate(
         """(text) => {
-            const clipboard = new DataTransfer();
-            clipboard.setData("text/plain", text);
-            const box = document.getElementById("input");
-            box.focus();
-            const event = new ClipboardEvent("paste", { clipboardData: clipboard, bubbles: true, cancelable: true });
-            if (box.dispatchEvent(event)) document.execCommand("insertText", false, text);
+            const source = document.createElement("textarea");
+            source.id = "source";
+            source.value = text;
+            document.body.append(source);
+            source.select();
         }""",
         text,
     )
+    await page.keyboard.press("Control+C")
+    await page.evaluate("document.getElementById('source').remove()")
+    await page.get_by_role("textbox", name="Message").focus()
+    await page.keyboard.press("Control+V")

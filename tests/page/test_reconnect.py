@@ -3,10 +3,11 @@ from playwright.async_api import Page, expect
 from gateway.contract import Address, Outbound, OutboundKind, PeerKind
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
-from tests.page.harness import HELLO, write
+from tests.page.harness import BOTH, HELLO, write
 from tests.polling import until
 
 
+@BOTH
 async def test_a_message_typed_while_offline_arrives_once(page: Page, gateway: FakeGateway) -> None:
     await write(page, "Before")
     await expect(page.locator(".reply .body")).to_contain_text("several words.")

@@ -4,6 +4,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.page.fake_gateway import FakeGateway
+from tests.page.harness import BOTH
 
 PAYLOADS = [
     "<script>alert(1)</script>",
@@ -24,6 +25,7 @@ PAYLOADS = [
 
 
 @pytest.mark.parametrize("place", ["from the agent", "from the person", "as a title"])
+@BOTH
 async def test_hostile_text_is_shown_as_text(page: Page, gateway: FakeGateway, place: str) -> None:
     dialogs: list[str] = []
     foreign_urls: list[str] = []

@@ -16,7 +16,7 @@ from tests.daemon.harness import settings
 from tests.daemon.tools import Gate, agent
 from tests.page.conftest import shoot
 from tests.page.daemon import running
-from tests.page.harness import write
+from tests.page.harness import BOTH, write
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -49,6 +49,7 @@ async def page_url(tmp_path: Path, gate: Gate) -> AsyncIterator[str]:
         yield daemon.sign_in_link()
 
 
+@BOTH
 async def test_tool_calls_are_visible_while_they_run_and_folded_afterwards(page: Page, gate: Gate) -> None:
     await write(page, "Please wait")
     steps = page.locator(".steps")
