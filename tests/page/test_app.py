@@ -79,6 +79,23 @@ async def test_the_page_can_be_installed(page: Page) -> None:
     assert [error for error in found["installabilityErrors"] if error["errorId"] != "in-incognito"] == []
 
 
+async def test_text_that_is_typed_before_a_new_session_opens_stays_in_the_box(page: Page, gateway: FakeGateway) -> None:
+    box = page.get_by_role("textbox", name="Message")
+    await write(page, HELLO)
+    await expect(page.locator(".reply:not(.live)")).to_have_count(1)
+    gateway.refuses_for_now = True  # The page sends the command again later.
+    await write(page, "/new")
+    await box.fill("A fresh start")
+    gateway.refuses_for_now = False
+    await expect(page.locator(".session")).to_have_count(2)
+    await expect(page.locator(".session[aria-current=true]")).not_to_contain_text(HELLO)
+    await expect(box).to_have_value("A fresh start")
+    await page.locator(".session", has_text=HELLO).click()
+    await expect(box).to_have_value("")
+    await page.locator(".session", has_text="New conversation").click()
+    await expect(box).to_have_value("A fresh start")
+
+
 @BOTH
 async def test_the_shell_opens_while_the_gateway_is_away(browser: Browser, gateway: FakeGateway) -> None:
     context = await browser.new_context(base_url=gateway.url)

@@ -50,8 +50,12 @@ function onKey(event) {
  * @param {number | null | undefined} before
  */
 export function changeDraft(before) {
-  keepDraft(before, input.value);
-  input.value = draftOf(state.active);
+  // What a person has typed after "/new" is for the new session.
+  const isForNew = state.textAtCommand === "" && input.value !== "";
+  state.textAtCommand = null;
+  keepDraft(before, isForNew ? "" : input.value);
+  if (isForNew) keepDraft(state.active, input.value);
+  else input.value = draftOf(state.active);
   resizeInput();
 }
 

@@ -1,6 +1,7 @@
 // Sending: one message at a time, so that they arrive in the order in which they were typed.
 // After a reconnect, unacknowledged messages are resent with the same id.
 
+import { $ } from "../shared/dom.js";
 import { RETRY_AFTER_MS } from "../shared/sign_in.js";
 import { load, save } from "../shared/storage.js";
 import { toast } from "../shared/toast.js";
@@ -20,7 +21,10 @@ const OUTBOX_KEY = "gatehouse.outbox";
  */
 export function sendMessage(text, { isQuiet = false, isUrgent = false, files = [] } = {}) {
   const message = { id: newId(), text, isQuiet, at: now(), files };
-  if (isCommand(text)) state.keepFrom = state.items.length;
+  if (isCommand(text)) {
+    state.keepFrom = state.items.length;
+    state.textAtCommand = $("input", HTMLTextAreaElement).value;
+  }
   if (isQuiet) state.quiet.set(message.id, text);
   else state.items.push(pendingItem(message));
   if (isUrgent && state.outbox.length) state.outbox.splice(state.inFlight ? 1 : 0, 0, message);

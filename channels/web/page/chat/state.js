@@ -92,6 +92,8 @@ export const state = {
   /** @type {Set<number>} */
   unread: new Set(),
   keepFrom: 0, // Index in `items`, set by a command. When the session changes, the items from here on stay.
+  /** @type {string | null} */
+  textAtCommand: null, // What was in the message box when the last command was sent, until the session changes.
   /** @type {Set<string>} */
   refetched: new Set(), // Keys of answers for which the history was requested because their question was missing.
   /** @type {Command[]} */
