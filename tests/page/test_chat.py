@@ -150,6 +150,17 @@ async def test_the_view_follows_the_answer_unless_the_user_scrolled_up(page: Pag
     await page.wait_for_function(is_at_end)
 
 
+async def test_a_taller_window_that_shows_the_end_needs_no_button_to_the_end(page: Page, gateway: FakeGateway) -> None:
+    gateway.answers["long"] = "word\n\n" * 20
+    await page.set_viewport_size({"width": 1280, "height": 500})
+    await write(page, "long")
+    await expect(page.locator(".reply:not(.live) p")).to_have_count(20)
+    await page.locator("#scroller").evaluate("e => e.scrollTop = 0")
+    await expect(page.get_by_role("button", name="Go to the newest message")).to_be_visible()
+    await page.set_viewport_size({"width": 1280, "height": 1600})
+    await expect(page.get_by_role("button", name="Go to the newest message")).to_be_hidden()
+
+
 def _more(gateway: FakeGateway) -> Outbound:
     return Outbound(address=gateway.taken[0].address, text="One more.", kind=OutboundKind.REPLY, session=1)
 

@@ -148,8 +148,10 @@ function listen() {
   setInterval(render, 30000); // Updates "5 min ago".
 }
 
+// A taller window may show the end without a scroll event.
 function keepAtEnd() {
   if (state.isAtEnd) scrollToEnd();
+  else onScroll();
 }
 
 function listenToSideBar() {
