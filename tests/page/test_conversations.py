@@ -145,6 +145,9 @@ async def test_the_agent_and_its_model_are_chosen_in_a_menu(page: Page) -> None:
     await expect(picker).to_have_text("main")
     await picker.click()
     await expect(page.get_by_role("menuitemradio", name="small", exact=True)).to_have_attribute("aria-checked", "true")
+    box = await page.get_by_role("menu").bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 1280 - 8  # It does not touch the edge of the window.
     await shoot(page, "picker")
     await page.get_by_role("menuitemradio", name="large", exact=True).click()
     await expect(picker).to_have_text("main · large")
