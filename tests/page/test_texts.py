@@ -38,6 +38,16 @@ async def test_every_language_has_all_texts_with_the_same_places(page: Page, lan
         assert text.count("`") == english[name].count("`"), name
 
 
+async def test_sizes_and_times_are_in_words(page: Page) -> None:
+    found = await page.evaluate(
+        """async () => {
+            const { formatDuration, formatSize } = await import("/shared/format.js");
+            return [...[1, 999, 1000, 1_234_567, 5e9].map(formatSize), formatDuration(61.4)];
+        }"""
+    )
+    assert found == ["1 byte", "999 bytes", "1 kB", "1.2 MB", "5 GB", "1:01"]
+
+
 async def test_every_language_can_be_chosen(page: Page) -> None:
     offered = await page.evaluate("import('/shared/texts.js').then((module) => Object.keys(module.LANGUAGES))")
     assert sorted(offered) == LANGUAGES

@@ -1,13 +1,13 @@
 // Sizes and times in words.
 
-import { fill, language, texts } from "./texts.js";
+import { language, plural, texts } from "./texts.js";
 
 const numbers = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
 const words = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "short" });
 
 /** @param {number} size */
 export function formatSize(size) {
-  if (size < 1000) return fill(texts.common.bytes, { size });
+  if (size < 1000) return plural(texts.common.bytes, size);
   if (size < 1e6) return `${Math.round(size / 1e3)} kB`;
   return size < 1e9 ? `${numbers.format(size / 1e6)} MB` : `${numbers.format(size / 1e9)} GB`;
 }

@@ -3,7 +3,7 @@
 /** @type {typeof import("./en.js").default} */
 export default {
   common: {
-    bytes: "{size} Byte",
+    bytes: { one: "{count} Byte", other: "{count} Byte" },
     justNow: "gerade eben",
     cancel: "Abbrechen",
     copy: "Kopieren",

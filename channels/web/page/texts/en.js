@@ -2,7 +2,7 @@
 
 export default {
   common: {
-    bytes: "{size} bytes",
+    bytes: { one: "{count} byte", other: "{count} bytes" },
     justNow: "just now",
     cancel: "Cancel",
     copy: "Copy",
