@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Without bytecode, every process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test coverage crash cluster powerloss systemd container clients agents lint bench site soak lock clean
+.PHONY: help run test coverage screenshots crash cluster powerloss systemd container clients agents lint bench site soak lock clean
 .PHONY: fixture
 
 help:  ## Show the targets.
@@ -21,6 +21,10 @@ test: $(VENV)/.dev-ready lint tools  ## Lint, type-check and run every test.
 
 coverage: $(VENV)/.dev-ready  ## Run every test and report the lines that no test runs (takes twice as long).
 	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term
+
+screenshots: $(VENV)/.dev-ready  ## Make new reference images of the pages that look different now. Look at them before you commit.
+	GATEHOUSE_UPDATE_SCREENSHOTS=1 $(BIN)/python -m pytest -q tests/page/test_screenshots.py
+	@git status --short tests/page/screenshots
 
 crash: $(VENV)/.dev-ready  ## Kill the daemon at every point of its work, thousands of times.
 	GATEHOUSE_CRASH_SCALE=$${GATEHOUSE_CRASH_SCALE:-20} $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash

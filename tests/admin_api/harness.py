@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aiohttp import ClientSession, ClientTimeout
@@ -42,6 +43,7 @@ async def administered(
     *,
     before: Callable[[Daemon], None] = lambda _daemon: None,
     shutdown: ShutdownRequest | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncIterator[Api]:
     """Run a daemon as `gatehouse run` does, and yield a program with the owner's token."""
     path = home / "gatehouse.toml"
@@ -54,7 +56,7 @@ async def administered(
         controls = Controls(path, path, logs, environ)
         async with (
             asyncio.timeout(DAEMON_TIMEOUT),
-            open_daemon(loaded.settings, controls=controls, shutdown=shutdown) as daemon,
+            open_daemon(loaded.settings, controls=controls, shutdown=shutdown, now=now) as daemon,
             ClientSession(timeout=ClientTimeout(total=DAEMON_TIMEOUT)) as http,
             asyncio.TaskGroup() as tasks,
         ):

@@ -1,7 +1,7 @@
 """A daemon with something of everything that the console shows. All texts try to become HTML."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -93,7 +93,9 @@ class Console:
 
 
 @asynccontextmanager
-async def console(home: Path, config: str = CONFIG) -> AsyncIterator[Console]:
+async def console(
+    home: Path, config: str = CONFIG, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> AsyncIterator[Console]:
     """Run a daemon with a few conversations, an open question, people, usage, errors and dead letters."""
     usage = TokenUsage(input_tokens=1200, output_tokens=340)
     provider = ScriptedProvider(
@@ -101,7 +103,7 @@ async def console(home: Path, config: str = CONFIG) -> AsyncIterator[Console]:
         [TextDelta(text="I'll look into that."), launch(EVIL), usage],
         [TextDelta(text="Done."), usage],
     )
-    async with administered(home, config, before=agent(provider, Rocket())) as owner:
+    async with administered(home, config, before=agent(provider, Rocket()), now=now) as owner:
         found = Console(owner=owner, home=home)
         ada = Sender(id="ada", name=f"Ada {EVIL}", is_owner=True)
         await found.loopback.say(PROMPT, peer="ada", sender=ada)
@@ -113,15 +115,15 @@ async def console(home: Path, config: str = CONFIG) -> AsyncIterator[Console]:
         plan = {"chat": "loopback:ada", "when": "daily 8:00", "zone": "UTC", "prompt": f"Look at the oven {EVIL}"}
         status, told = await owner.call("POST", "/api/schedules", plan)
         assert status in {200, 201}, told
-        await _add_people(owner)
-        await _add_usage(owner)
-        await _add_dead_letters(owner)
+        await _add_people(owner, now())
+        await _add_usage(owner, now())
+        await _add_dead_letters(owner, now())
         structlog.get_logger().error("pump_failed", where=f"Kitchen {EVIL}", tries=3)
         yield found
 
 
-async def _add_people(owner: Api) -> None:
-    now, book = datetime.now(UTC), owner.daemon.live.guest_book
+async def _add_people(owner: Api, now: datetime) -> None:
+    book = owner.daemon.live.guest_book
     eve = Person(channel="loopback", account="default", sender="eve")
     carol = Person(channel="loopback", account="default", sender="carol")
     applicant = Applicant(person=eve, name=f"Eve {EVIL}", peer="eve", code="ABCD-EFGH", asked_at=now)
@@ -130,8 +132,8 @@ async def _add_people(owner: Api) -> None:
     book.applicants[eve], book.guests[carol] = applicant, guest
 
 
-async def _add_usage(owner: Api) -> None:
-    today = datetime.now(UTC).date()
+async def _add_usage(owner: Api, now: datetime) -> None:
+    today = now.date()
     people = ("telegram:ada", "telegram:bob", f"web:{EVIL}")
     await owner.daemon.spool.commit(
         *(
@@ -151,8 +153,8 @@ async def _add_usage(owner: Api) -> None:
     )
 
 
-async def _add_dead_letters(owner: Api) -> None:
+async def _add_dead_letters(owner: Api, now: datetime) -> None:
     dead = SetInboxState(turn="t1", state=InboxState.DEAD, note="It crashed 3 times.")
     await owner.daemon.spool.commit(accepted("t1", f"Where is my parcel? {EVIL}"), dead)
     gone = MarkDead(key="k1", reason="The chat is gone.")
-    await owner.daemon.spool.commit(send("k1", f"Here it is. {EVIL}", datetime.now(UTC)), gone)
+    await owner.daemon.spool.commit(send("k1", f"Here it is. {EVIL}", now), gone)
