@@ -64,7 +64,7 @@ _OVER_BUDGET_PAUSE = 600.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 6 * 3_600.0
 """Seconds without another attempt after a failure."""
 _MAX_MODELS = 100
-_WRITABLE_ID = re.compile(r"[^ ()<>]{1,200}")
+_WRITABLE_ID = re.compile(r"[^\s()<>\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 _DECODER = msgspec.json.Decoder(Waiting)
 _WAITS = msgspec.json.encode(Waiting(queued=0)).decode()
 

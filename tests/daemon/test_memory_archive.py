@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from channels.loopback import LoopbackChannel
-from gateway.contract import Sender
+from gateway.contract import Address, PeerKind, Sender
 from gateway.daemon import Daemon
 from gateway.extraction.archiver import ARCHIVIST, MAX_FAILURES
 from gateway.memory import Memory, MemoryStore, Source, Statement, memory_folder
@@ -26,6 +27,7 @@ from tests.polling import until
 
 ADA, BOB = Sender(id="ada", name="Ada", is_owner=True), Sender(id="bob", name="Bob")
 SCOPE = "agent:main:loopback:direct:ada"
+HERE = Address(channel="loopback", kind=PeerKind.DIRECT, peer="ada")
 GARBAGE = OPENAI.answer("<html><body>502 Bad Gateway</body></html>")
 
 
@@ -308,6 +310,26 @@ async def test_a_row_that_a_person_has_damaged_keeps_no_session_waiting(tmp_path
         await here.say("one", "/new")
         await here.archived()
         assert here.texts() == ["one"]
+
+
+async def test_an_imported_session_with_an_odd_id_is_archived_once(tmp_path: Path) -> None:
+    """The id is a part of the mark in the memory file, which is one line."""
+    other = SCOPE.replace("ada", "eve")
+    async with world(tmp_path) as here:
+        await here.say("one")
+        lines = b"".join([line async for line in here.daemon.sessions.export_lines(SCOPE)])
+        header, _, rest = lines.replace(SCOPE.encode(), other.encode()).partition(b"\n")
+        odd = msgspec.json.encode({**msgspec.json.decode(header), "id": "a\nb\0"}) + b"\n" + rest
+
+        async def blocks() -> AsyncIterator[bytes]:
+            yield odd
+
+        await here.daemon.sessions.import_lines(other, blocks())
+        await here.daemon.sessions.start_new(other, agent="main", origin=HERE)
+        await here.archived()
+        memory = here.memory(other)
+        assert [each.text for each in memory.statements] == ["one"]
+        assert len(memory.archived) == 1
 
 
 async def test_a_statement_that_a_person_has_written_is_known_to_the_archiver(tmp_path: Path) -> None:
