@@ -133,7 +133,8 @@ def delete_rehearsals(folder: Path) -> list[Path]:
     for copy in folder.glob(f"{REHEARSAL}*"):
         if copy.is_symlink() or not copy.is_dir():  # It is not from us.
             continue
-        with suppress(DataDirTaken), DataDirLock(copy):
+        # Its rehearsal may be deleting it at this moment, from its lock on.
+        with suppress(DataDirTaken, FileNotFoundError), DataDirLock(copy):
             delete_rehearsal(copy)
             deleted.append(copy)
     return deleted
@@ -151,4 +152,5 @@ def delete_rehearsal(copy: Path) -> None:
 
 def _delete(folder: str, names: Sequence[str]) -> None:
     for name in names:
-        os.unlink(os.path.join(folder, name))  # noqa: PTH108, PTH118 - hundreds of thousands of files.
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))  # noqa: PTH108, PTH118 - hundreds of thousands of files.

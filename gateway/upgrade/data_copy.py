@@ -6,9 +6,12 @@ import os
 import shutil
 import sqlite3
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -18,8 +21,9 @@ from msgspec import Struct
 from config import Settings, StorageEngine, StorageSettings
 from gateway.admin.archive import receive_stream
 from gateway.admin.client import ControlClient, is_running
+from gateway.aio import finish_before_cancel
 from gateway.backup.create import FILE_TREES, FORMAT, MANIFEST, VERSION, Manifest, is_member_name, member_key
-from gateway.data_dir import REHEARSAL, DataDirLock, delete_rehearsal, delete_rehearsals, require_complete_restore
+from gateway.data_dir import REHEARSAL, DataDirLock, delete_rehearsal, require_complete_restore
 from gateway.database import migrate
 from gateway.errors import CannotStart, Refused
 from gateway.private_files import CREATE, DIRECTORY_MODE, open_private, opened, require_file, write_all
@@ -27,6 +31,8 @@ from gateway.spool import schema
 from gateway.storage_copy.open import identity_of, require_complete_copy
 from gateway.text.plain import in_bytes
 from gateway.upgrade.scratch_schema import copied_schema, schema_bytes
+
+T = TypeVar("T")
 
 SPOOL = "spool.db"
 INDEX = "sessions/index.json"
@@ -36,6 +42,8 @@ RESERVE = 256 * 1024 * 1024
 """Bytes that stay free on the disk for a gateway that is running."""
 _BLOCK_BYTES = 256 * 1024
 _SENT_BYTES = 1 << 30
+_COPYING_THREADS = 4
+_FILES_PER_TASK = 500
 _MAX_DEPTH = 8
 """Folders inside each other. Those of ours have fewer."""
 _DATABASE = "gatehouse.db"
@@ -139,28 +147,17 @@ async def copied_data(
                 yield target, StorageSettings(url="files:")
                 return
             case StorageEngine.FILES:
-                await asyncio.to_thread(_copy_files, directory, target)
+                await in_whole(partial(_copy_files, directory, target))
                 yield target, StorageSettings(url="files:")
                 return
             case StorageEngine.SQLITE:
-                await asyncio.to_thread(_copy_sqlite, storage.path, target / _DATABASE, directory, data)
+                await in_whole(partial(_copy_sqlite, storage.path, target / _DATABASE, directory, data))
                 copy = StorageSettings(url=f"sqlite://{quote(str(target / _DATABASE))}")
             case _:
                 copy = await stack.enter_async_context(copied_schema(storage))
         # Memory files are replaced as a whole, so each one is complete.
-        await asyncio.to_thread(_copy_tree, directory / MEMORY, target / MEMORY)
+        await in_whole(partial(_copy_tree, directory / MEMORY, target / MEMORY))
         yield target, copy
-
-
-def delete_leftovers(parent: Path) -> list[Path]:
-    """Delete the copies of killed rehearsals. Raises `Refused` if that fails."""
-    try:
-        return delete_rehearsals(parent)
-    except OSError as error:
-        raise Refused(
-            f"The copy of an interrupted rehearsal can't be deleted: {error.filename or parent}: {error.strerror}. "
-            "Delete it."
-        ) from error
 
 
 def spool_version(path: Path, *, is_copy: bool = False) -> int:
@@ -187,6 +184,11 @@ def spool_version(path: Path, *, is_copy: bool = False) -> int:
             f"The spool {path} is damaged ({reason}). A start would set it aside, and continue without the messages "
             "that wait in it. Nothing was changed."
         ) from error
+
+
+async def in_whole(work: Callable[[], T]) -> T:
+    """Run blocking work in a thread. If the caller is cancelled, wait for it: the copy is deleted after that."""
+    return await finish_before_cancel(asyncio.to_thread(work))
 
 
 async def _receive_files(directory: Path, target: Path) -> None:
@@ -245,6 +247,7 @@ def _unpack(descriptor: int, target: Path) -> None:
 
 def _copy_files(directory: Path, target: Path) -> None:
     with DataDirLock(directory):
+        (target / INDEX).parent.mkdir(mode=DIRECTORY_MODE)
         for name in (SPOOL, f"{SPOOL}-wal", INDEX):
             _copy_file(directory / name, target / name)
         for name in (*SESSIONS, MEMORY):
@@ -271,16 +274,22 @@ def _copy_sqlite(path: Path, target: Path, directory: Path, data: PresentData) -
 def _copy_tree(source: Path, target: Path, depth: int = 0) -> None:
     """Copy the regular files below a folder. Follows no links."""
     try:
-        found = os.scandir(source)
+        with os.scandir(source) as found:
+            entries = list(found)
     except (FileNotFoundError, NotADirectoryError):
         return
     target.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    with found:
-        for entry in found:
-            if entry.is_file(follow_symlinks=False):
-                _copy_file(Path(entry.path), target / entry.name)
-            elif entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
-                _copy_tree(Path(entry.path), target / entry.name, depth + 1)
+    files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+    def copy(at: int) -> None:
+        for name in files[at : at + _FILES_PER_TASK]:
+            _copy_file(source / name, target / name)
+
+    with ThreadPoolExecutor(_COPYING_THREADS) as threads:
+        list(threads.map(copy, range(0, len(files), _FILES_PER_TASK)))  # An error of a task is raised here.
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
+            _copy_tree(source / entry.name, target / entry.name, depth + 1)
 
 
 def _copy_file(source: Path, target: Path) -> None:
@@ -290,7 +299,6 @@ def _copy_file(source: Path, target: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        target.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         with opened(target, CREATE) as copy:
             while os.sendfile(copy, file, None, _SENT_BYTES):
                 pass

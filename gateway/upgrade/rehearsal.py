@@ -32,11 +32,12 @@ from gateway import __version__
 from gateway.build import open_daemon
 from gateway.contract import Address, Inbound, PeerKind, Sender
 from gateway.daemon import Daemon
+from gateway.data_dir import delete_rehearsals
 from gateway.database import migrate
 from gateway.database.postgres import PostgresConnection, connection_options, summary
 from gateway.database.sqlite import SqliteReader
 from gateway.doctor.configuration import check_config
-from gateway.errors import GatehouseError, Refused
+from gateway.errors import CannotStart, GatehouseError, Refused
 from gateway.memory.store import MemoryStore
 from gateway.observability.recent_log import RecentLog
 from gateway.routing import DEFAULT_AGENT, Routed
@@ -55,8 +56,8 @@ from gateway.upgrade.data_copy import (
     SPOOL,
     PresentData,
     copied_data,
-    delete_leftovers,
     find_data,
+    in_whole,
     require_room,
     spool_version,
 )
@@ -91,7 +92,7 @@ class Step(Struct, kw_only=True):
 
     def warn(self, detail: str) -> None:
         self.state = StepState.WARNING
-        self.detail = f"{self.detail} {detail}".strip()
+        self.detail = f"{self.detail} {detail}".lstrip()
 
 
 class Report(Struct, kw_only=True):
@@ -147,12 +148,7 @@ class Rehearsal:
                 self.report.data, self.report.found = data.place, data.format
                 step.detail = _describe(data)
             with self._step("space") as step:
-                if leftovers := await asyncio.to_thread(delete_leftovers, parent):
-                    step.detail = f"Deleted the copy of {count(len(leftovers), 'interrupted rehearsal')}. "
-                step.detail += await asyncio.to_thread(require_room, data.bytes_needed, parent)
-                if data.database_bytes:
-                    step.detail += f", and up to {in_bytes(data.database_bytes)} in the database"
-                step.detail += "."
+                await asyncio.to_thread(_make_room, data, parent, step)
             await self._rehearse(settings, data, parent)
         done = {step.name for step in self.report.steps}
         for name in STEPS:
@@ -167,9 +163,9 @@ class Rehearsal:
                 directory, storage = await stack.enter_async_context(copied_data(settings, data, parent))
                 step.detail = f"Copied the data{' of the running gateway' if data.is_running else ''}."
             with self._step("migration") as step:
-                await asyncio.to_thread(_migrate, directory, storage, step)
+                await in_whole(partial(_migrate, directory, storage, step))
             with self._step("sessions") as step:
-                contents = await asyncio.to_thread(_read, directory, storage)
+                contents = await in_whole(partial(_read, directory, storage))
                 contents.describe(step)
             with self._step("start") as step:
                 daemon = await stack.enter_async_context(_started(isolated(settings, storage, directory)))
@@ -254,6 +250,17 @@ def _describe(data: PresentData) -> str:
     state = "running" if data.is_running else "not running"
     newest = {True: " It is the newest format.", False: " It has to be migrated.", None: ""}[data.is_current]
     return f"{data.place} has {data.format}.{newest} The gateway is {state}."
+
+
+def _make_room(data: PresentData, parent: Path, step: Step) -> None:
+    """Delete the copies of killed rehearsals, and require room for the next one."""
+    try:
+        if leftovers := delete_rehearsals(parent):
+            step.detail = f"Deleted the copy of {count(len(leftovers), 'interrupted rehearsal')}. "
+    except (OSError, CannotStart) as error:
+        step.warn(f"The copy of an interrupted rehearsal can't be deleted: {str(error).rstrip('.')}. ")
+    in_database = f", and up to {in_bytes(data.database_bytes)} in the database" if data.database_bytes else ""
+    step.detail += f"{require_room(data.bytes_needed, parent)}{in_database}."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from config import StorageSettings
+from gateway.aio import finish_before_cancel
 from gateway.database import migrate
 from gateway.database.postgres import PostgresConnection, connection_options, parse_url
 from gateway.errors import Refused
@@ -62,7 +63,7 @@ async def copied_schema(storage: StorageSettings) -> AsyncIterator[StorageSettin
         owner = stack.enter_context(closing(await asyncio.to_thread(_connect, storage)))
         await asyncio.to_thread(drop_leftovers, owner)
         stack.push_async_callback(asyncio.to_thread, _drop, owner, name)
-        await asyncio.to_thread(_create, owner, storage, copy, name)
+        await finish_before_cancel(asyncio.to_thread(_create, owner, storage, copy, name))
         yield copy
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import sqlite3
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from gateway.spool import schema
 from gateway.upgrade.data_copy import RESERVE, require_room
 from gateway.upgrade.rehearsal import STEPS, StepState
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, bot_api
-from tests.daemon_process import DaemonProcess, gatehouse
+from tests.daemon_process import COMMAND, DaemonProcess, gatehouse
 from tests.upgrade.harness import NEWEST, contents, failure, moved, rehearse, released
 from tests.versions import story
 from tests.versions.fixture import versions
@@ -332,6 +332,25 @@ async def test_the_copy_of_a_killed_rehearsal_is_deleted_later(tmp_path: Path) -
     assert "Deleted the copy of 1 interrupted rehearsal." in next(
         step.detail for step in report.steps if step.name == "space"
     )
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupted_rehearsal_deletes_its_copy(number: signal.Signals, tmp_path: Path) -> None:
+    config = released(NEWEST, tmp_path)
+    before = contents(tmp_path)
+    running = await asyncio.create_subprocess_exec(
+        COMMAND, "--config", config, "upgrade", "--check", stdout=asyncio.subprocess.PIPE
+    )
+    assert running.stdout is not None
+    async with asyncio.timeout(TEST_TIMEOUT):
+        while b" copy " not in await running.stdout.readline():
+            pass
+        # Most of its work is still to come. Should it be that fast, it has deleted its copy as well.
+        with suppress(ProcessLookupError):
+            running.send_signal(number)
+        await running.communicate()
+    assert running.returncode in {0, 130}
     assert contents(tmp_path) == before
 
 
