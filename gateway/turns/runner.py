@@ -14,7 +14,7 @@ from gateway.access.roles import check_command, role_in, roles_of_all
 from gateway.access.rules import ACCESS_LOST, AccessLost, Live, check_access, has_access, is_owner, is_shared
 from gateway.acp.pool import CodingAgents, CodingTurn, TurnHooks
 from gateway.agent.loop import run_agent, run_tools
-from gateway.agent.protocol import Done, Event, StepDone, TextDelta, TokenUsage, ToolFinished
+from gateway.agent.protocol import Done, Event, StepDone, TextDelta, TokenUsage, ToolFinished, ToolReported
 from gateway.agent.senders import without_sender
 from gateway.agent.tools import ToolContext
 from gateway.agent.workspace_lock import WorkspaceLocks
@@ -36,7 +36,7 @@ from gateway.schedules import Schedules
 from gateway.sessions import Entry, SessionManager, SessionStatus, TurnOutcome, entries, undo_last_turn
 from gateway.sessions.entries import FailureCause
 from gateway.sessions.history import to_messages
-from gateway.tracing import NO_SPAN, end_lane_waits, open_span
+from gateway.tracing import NO_SPAN, NoSpan, OpenSpan, end_lane_waits, open_span
 from gateway.turns.agents import ConfiguredAgent
 from gateway.turns.approvals import ApprovalGate, Approvals
 from gateway.turns.busy import BusyPolicy
@@ -350,8 +350,17 @@ class TurnRunner:
     async def _handle_events(self, events: AsyncGenerator[Event, None], state: TurnState, draft: DraftStream) -> None:
         """Show the text as it comes, and record every other event before the agent loop goes on."""
         job = state.jobs[0]
+        reported: dict[str, OpenSpan | NoSpan] = {}
         async with aclosing(events):
             async for event in events:
+                # A coding agent runs its tools itself. The toolbox traces all others.
+                if isinstance(event, ToolReported):
+                    about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": event.call.name}
+                    reported[event.call.id] = open_span(f"execute_tool {event.call.name}", about)
+                elif isinstance(event, ToolFinished) and event.call.id in reported:
+                    with reported.pop(event.call.id) as span:
+                        if event.outcome.is_error:
+                            span.fail("tool_failed")
                 match event:
                     case TextDelta(text=delta):
                         if state.first_token_ms is None:

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from config.settings.tracing import TracingSettings
 from gateway.sessions import entries
 from tests.acp.harness import SCRIPTED_AGENT, coder, effects, git, needs_sandbox
-from tests.daemon.harness import ask, gateway, transcript_entries
+from tests.daemon.harness import ask, delivered, gateway, transcript_entries
+from tests.observability.collector import collecting
 
 pytestmark = needs_sandbox
 
@@ -24,6 +26,19 @@ async def test_a_tool_call_and_its_diff_are_in_the_transcript(tmp_path: Path) ->
     assert (call.name, call.tool_use_id) == ("edit", result.tool_use_id)
     assert "+remember" in result.diffs[0].diff
     assert [entry.content for entry in written if isinstance(entry, entries.Assistant)] == ["I write.", "Done."]
+
+
+async def test_the_tools_of_a_coding_agent_are_in_the_trace(tmp_path: Path) -> None:
+    async with collecting() as collector:
+        configured = coder(tmp_path).model_copy(update={"tracing": TracingSettings(endpoint=collector.url)})
+        async with gateway(configured) as (daemon, chat):
+            await ask(chat, "say I write. ;; edit notes.txt remember ;; say Done.")
+            await delivered(daemon)
+    call, turn = collector.one("execute_tool edit"), collector.one("turn")
+    assert call.parent_span_id == turn.span_id
+    assert turn.start_time_unix_nano <= call.start_time_unix_nano <= call.end_time_unix_nano
+    assert b"remember" not in b"".join(collector.bodies)
+    assert b"notes.txt" not in b"".join(collector.bodies)
 
 
 async def test_the_commands_about_an_agent_know_coding_agents(tmp_path: Path) -> None:

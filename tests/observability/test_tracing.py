@@ -19,7 +19,7 @@ from gateway.spool import StartTurn
 from tests.agent.wire import OPENAI, Call, Reply, serving
 from tests.daemon.harness import MARK, Slow, accepted, ask, begin_a_session, delivered, gateway, leave, settings
 from tests.daemon.models import modelled
-from tests.daemon_process import DEFAULTS, gatehouse, running
+from tests.daemon_process import DEFAULTS, DaemonProcess, gatehouse, running, write_config
 from tests.observability.collector import Collector, collecting, values
 from tests.observability.scrape import scrape
 
@@ -211,6 +211,40 @@ async def test_a_process_sends_its_last_spans_when_it_ends(tmp_path: Path) -> No
         events = await asyncio.to_thread(converse_and_stop, tmp_path, config)
     assert events[-1] == "shutdown_finished"
     assert collector.one("message").trace_id == collector.one("turn").trace_id
+
+
+async def test_a_trace_goes_on_after_kill_9(tmp_path: Path) -> None:
+    never = asyncio.Event()
+    async with collecting() as collector, serving(OPENAI, never, OPENAI.answer("Here I am.")) as server:
+        table = server.table()
+        config = f"""{DEFAULTS}
+            [tracing]
+            endpoint = "{collector.url}"
+            [agents.main]
+            provider = "house"
+            model = "small"
+            [providers.house]
+            kind = "openai"
+            base_url = "{table["base_url"]}"
+            api_key = "{table["api_key"]}"
+        """
+        await asyncio.to_thread(write_config, tmp_path, config)
+        with DaemonProcess(tmp_path) as daemon:
+            await asyncio.to_thread(daemon.ready)
+            client = asyncio.create_task(asyncio.to_thread(gatehouse, "chat", "--once", "hello", home=tmp_path))
+            await server.asked(1)
+            daemon.kill()
+        with DaemonProcess(tmp_path) as daemon:
+            await asyncio.to_thread(daemon.ready)
+            handled = await asyncio.to_thread(daemon.wait_for, "message_handled")
+            await client
+            assert await asyncio.to_thread(daemon.stop) == 0
+        never.set()
+    root, turn = collector.one("message"), collector.one("turn")
+    assert root.trace_id.hex() == handled["turn"], "the log has the id of the trace"
+    assert (turn.trace_id, turn.parent_span_id) == (root.trace_id, root.span_id)
+    assert values(turn.attributes)["gatehouse.is_resumed"] is True
+    assert root.start_time_unix_nano < turn.start_time_unix_nano
 
 
 def converse_and_stop(home: Path, config: str) -> list[str]:
