@@ -19,6 +19,8 @@ _PIPX_METADATA = "pipx_metadata.json"
 _UV_RECEIPT = "uv-receipt.toml"
 _NEW_WHEEL = "./gatehouse_gateway-NEW.VERSION-py3-none-any.whl"
 """Stands for the file of a version that is not known here."""
+_CONTAINER_EXTRAS = "container-extras"
+"""In the image of a container: a file with the extras that it has, with commas between them."""
 _UV_SOURCES = ("directory", "path", "url", "git")
 
 
@@ -44,6 +46,8 @@ class Installation(Struct, frozen=True, kw_only=True):
         """Return the command that adds the packages of an extra, and changes nothing else."""
         # Installing `gatehouse-gateway[extra]` would replace an installation from a folder by one from PyPI.
         packages = list(self._requirements(extra)) or [f"{NAME}[{extra}]"]
+        if build := self._image_build(extra):  # Nothing can be added to the image that runs.
+            return build
         if (self.prefix / _PIPX_METADATA).exists():
             return shlex.join(["pipx", "inject", self.prefix.name, *packages])
         if (self.prefix / _UV_RECEIPT).exists():
@@ -63,6 +67,8 @@ class Installation(Struct, frozen=True, kw_only=True):
         """Return the command that installs the newest version in place of this one, as this one was installed."""
         if self.is_debian_package:
             return f"sudo apt install ./{NAME}_NEW.VERSION_all.deb"
+        if build := self._image_build():
+            return f"git pull --ff-only && {build}"
         source, is_editable = self.source()
         is_wheel = source.endswith(".whl")
         if (self.prefix / _PIPX_METADATA).exists():
@@ -76,6 +82,14 @@ class Installation(Struct, frozen=True, kw_only=True):
             return shlex.join([*self._pip_install(), "--upgrade", _NEW_WHEEL if is_wheel else source])
         install = [*self._pip_install(), *(["--editable"] if is_editable else []), source]
         return f"{shlex.join(['git', '-C', source, 'pull', '--ff-only'])} && {shlex.join(install)}"
+
+    def _image_build(self, *more: str) -> str:
+        """Return the command that builds the image of this container again, with more extras. Empty elsewhere."""
+        present = self.prefix / _CONTAINER_EXTRAS
+        if not present.exists():
+            return ""
+        extras = ",".join(filter(None, [present.read_text(encoding="utf-8").strip(), *more]))
+        return f"docker build -f deploy/docker/Dockerfile --build-arg EXTRAS={shlex.quote(extras)} -t gatehouse ."
 
     def trial_commands(self, folder: str, extras: Collection[str]) -> list[str]:
         """Return the commands that install the newest version into an environment of its own, in `folder`."""

@@ -49,6 +49,16 @@ def test_uv_installs_into_an_environment_without_pip(tmp_path: Path) -> None:
     assert here.extra_command("mcp") == "uv pip install --python /opt/venv/bin/python 'mcp>=2.3'"
 
 
+def test_an_image_is_built_again_with_one_more_extra(tmp_path: Path) -> None:
+    build = "docker build -f deploy/docker/Dockerfile --build-arg EXTRAS={} -t gatehouse ."
+    here = installation(tmp_path, FOLDER)
+    (tmp_path / "container-extras").write_text("postgres\n")
+    assert here.extra_command("mcp") == build.format("postgres,mcp")
+    assert here.upgrade_command() == f"git pull --ff-only && {build.format('postgres')}"
+    (tmp_path / "container-extras").write_text("\n")
+    assert here.extra_command("mcp") == build.format("mcp")
+
+
 def test_pipx_injects_the_packages_of_the_extra(tmp_path: Path) -> None:
     prefix = tmp_path / "gatehouse-gateway"
     prefix.mkdir()
