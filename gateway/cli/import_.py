@@ -180,7 +180,9 @@ def _session(session: PlannedSession, report: ImportReport | None) -> dict[str, 
         "scope": session.destination.scope,
         "key": session.key,
         "active": session.activates,
+        "reachable": session.is_reachable,
         "title": session.title,
+        "name": session.name,
         "messages": session.messages,
         "tool_calls": session.tool_calls,
         "left_out": session.left_out,
@@ -222,7 +224,10 @@ def _print_plan(gateway: ForeignGateway, plan: Plan) -> None:
             said += "; already here" if known == len(sessions) else f"; {known} of them already here"
         if active := next((each for each in sessions if each.activates), None):
             said += f"; session {active.number} becomes the active one"
-        print(f"    {_shown(scope)}: {said}.")
+        if not sessions[0].is_reachable:
+            said += "; with your settings no message gets there, so see docs/importing.md"
+        name = next((f" ({_shown(each.name)})" for each in sessions if each.name), "")
+        print(f"    {_shown(scope)}{name}: {said}.")
     if len(chats) > _MAX_CHATS:
         print(f"    and {len(chats) - _MAX_CHATS} more; --json lists all.")
     for memory in plan.memory:

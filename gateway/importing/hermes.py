@@ -48,7 +48,7 @@ _DATABASE = "state.db"
 KNOWN_SCHEMA = 22
 _SESSION_COLUMNS = frozenset({"id", "source", "started_at"})
 _MESSAGE_COLUMNS = frozenset({"id", "session_id", "role", "content", "tool_call_id", "tool_calls", "timestamp"})
-_OPTIONAL_COLUMNS = ("chat_id", "chat_type", "thread_id", "user_id", "title", "session_key", "parent_session_id")
+_OPTIONAL_COLUMNS = ("chat_id", "chat_type", "thread_id", "user_id", "title", "session_key", "display_name")
 _TERMINALS = frozenset({"cli", "tui", "local", "acp"})
 _JOBS = frozenset({"cron", "batch", "api_server", "webhook", "kanban", "subagent"})
 _KINDS = {"dm": PeerKind.DIRECT, "group": PeerKind.GROUP, "channel": PeerKind.CHANNEL, "forum": PeerKind.GROUP}
@@ -137,6 +137,7 @@ def _conversation(database: Path, id_: str, session: Item, messages: Iterator[sq
         created=parse_time(session.get("started_at")) or modified(database),
         source=f"{database}: {clean(id_)}",
         title=clean(str(session.get("title") or "")),
+        name=clean(str(session.get("display_name") or "")),
         place=_place(source, session),
     )
     add_messages(conversation, (_message(conversation, row) for row in messages if row["role"] not in _NOTES))

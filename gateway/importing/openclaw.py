@@ -167,6 +167,7 @@ def _from_database(path: Path, connection: sqlite3.Connection) -> Iterator[Conve
     conversations = {}
     if {"conversation_id", "channel", "peer_id"} <= columns(connection, "conversations"):
         conversations = {row["conversation_id"]: dict(row) for row in connection.execute("SELECT * FROM conversations")}
+    chats = _chats_of_sessions(connection, conversations)
     packed = "event_zstd" if "event_zstd" in columns(connection, "transcript_events") else "NULL AS event_zstd"
     query = f"SELECT session_id, event_json, {packed} FROM transcript_events ORDER BY session_id, seq"  # noqa: S608 - ours
     changed = modified(path)
@@ -174,10 +175,32 @@ def _from_database(path: Path, connection: sqlite3.Connection) -> Iterator[Conve
         window = windows.pop(id_, {})
         key = clean(str(window.get("session_key") or ""))
         place = _place_of(conversations.get(window.get("primary_conversation_id")), window)
+        others = chats.get(id_, [])
+        # The main session is that of all direct chats. It has a chat of its own if only one person has used it.
+        is_shared = key.endswith(":main") and len(others) > 1
+        if key.endswith(":main"):
+            place = others[0] if len(others) == 1 else None
         events = (_event(row) for row in rows)
-        yield from _sessions(events, key, id_, place, f"{path}: {clean(id_)}", changed)
+        for found in _sessions(events, key, id_, place, f"{path}: {clean(id_)}", changed):
+            if is_shared and isinstance(found, Conversation):
+                found.place, found.scope, found.name = None, f"agent:{found.agent}:main", ""
+            yield found
     for id_ in windows:
         yield LeftOut(what=id_, why="it contains no messages")
+
+
+def _chats_of_sessions(connection: sqlite3.Connection, conversations: dict[str, Window]) -> dict[str, list[Place]]:
+    """Return the direct chats on channels in which each session was used."""
+    found: dict[str, list[Place]] = {}
+    if {"session_id", "conversation_id"} <= columns(connection, "session_conversations"):
+        rows = connection.execute("SELECT DISTINCT session_id, conversation_id FROM session_conversations")
+        for session, conversation in rows:
+            place = _place_of(conversations.get(conversation), {})
+            places = found.setdefault(str(session), [])
+            is_chat = place is not None and place.kind is PeerKind.DIRECT and place.channel != TERMINAL
+            if place is not None and is_chat and place not in places:
+                places.append(place)
+    return found
 
 
 def _event(row: sqlite3.Row) -> Any:  # noqa: ANN401  # Any: JSON from another program.
@@ -337,6 +360,9 @@ def _add_events(conversation: Conversation, events: list[Item]) -> None:
         add_messages(conversation, [{"timestamp": event.get("timestamp"), **message}])
         details = _dict(message.get("__openclaw"))
         sender, name = str(details.get("senderId") or ""), str(details.get("senderName") or "")
+        place = conversation.place
+        if name and place is not None and place.kind is PeerKind.DIRECT and place.channel != TERMINAL:
+            conversation.name = clean(name)
         for at in range(before, len(conversation.steps)):
             step = conversation.steps[at]
             if isinstance(step, ImportedText) and step.is_user and (sender or name):

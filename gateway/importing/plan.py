@@ -18,7 +18,7 @@ from gateway.importing.transcript import session_id
 from gateway.importing.values import TERMINAL, Conversation, ForeignGateway, ImportedToolUse, LeftOut, MemoryFile
 from gateway.memory.statement import Statement
 from gateway.memory.store import MAX_STATEMENTS, ImportedMemory
-from gateway.routing import DEFAULT_AGENT
+from gateway.routing import DEFAULT_AGENT, is_reachable
 from gateway.sessions import entries
 from gateway.sessions.keys import session_key
 from gateway.sessions.storage.codec import DamagedEntry, decode
@@ -46,8 +46,11 @@ class PlannedSession:
     messages: int
     tool_calls: int
     title: str
+    name: str
     left_out: dict[str, int]
     is_known: bool = False
+    is_reachable: bool = True
+    """Whether a message can get to its scope, by our settings."""
     number: int = 0
     epoch: int = 0
     activates: bool = False
@@ -132,7 +135,9 @@ async def make_plan(
                 messages=found.messages,
                 tool_calls=sum(isinstance(step, ImportedToolUse) for step in found.steps),
                 title=found.title,
+                name=found.name,
                 left_out=dict(found.left_out),
+                is_reachable=is_reachable(settings, destination.scope),
                 is_known=any(id_ in each.ids for each in here.values()) if scope else _is_known(here, id_),
             )
         )

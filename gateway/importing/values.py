@@ -75,6 +75,8 @@ class Conversation:
     agent: str = ""
     """The agent that it was with, if the other gateway has several."""
     title: str = ""
+    name: str = ""
+    """What people call its chat: the name of the person or of the group, if that is known."""
     source: str = ""
     """The file that it is from, for people."""
     steps: list[ImportedStep] = field(default_factory=list)

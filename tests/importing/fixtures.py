@@ -12,7 +12,13 @@ HOME = "/home/ada"
 """Stands for the home folder in which the programs ran."""
 _TABLES = {
     "state.db": ("schema_version", "sessions", "messages"),
-    "openclaw-agent.sqlite": ("schema_meta", "session_windows", "conversations", "transcript_events"),
+    "openclaw-agent.sqlite": (
+        "schema_meta",
+        "session_windows",
+        "conversations",
+        "session_conversations",
+        "transcript_events",
+    ),
     "openclaw.sqlite": ("channel_pairing_allow_entries",),
 }
 """What is kept of a database: the tables that an import reads."""

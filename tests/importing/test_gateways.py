@@ -2,6 +2,8 @@
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -259,3 +261,31 @@ def test_a_folder_that_may_only_be_read_is_read(name: str, tmp_path: Path) -> No
     finally:
         for folder in folders:
             folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("people", [1, 2])
+def test_the_main_session_of_openclaw_belongs_to_its_only_person(people: int, tmp_path: Path) -> None:
+    """By default, OpenClaw has one session for all direct chats, and names those who have used it."""
+    home = home_with("openclaw-2026.9.6", tmp_path)
+    peers = ("42", "77")[:people]
+    with closing(sqlite3.connect(next(home.glob(".openclaw/agents/*/agent/*.sqlite")))) as database:
+        (session,) = database.execute(
+            "SELECT session_id FROM session_windows WHERE session_key = 'agent:main:telegram:direct:42'"
+        ).fetchone()
+        database.execute(
+            "UPDATE session_windows SET session_key = 'agent:main:main', primary_conversation_id = NULL "
+            "WHERE session_id = ?",
+            (session,),
+        )
+        database.execute("CREATE TABLE session_conversations (session_id, conversation_id, role)")
+        for peer in peers:
+            database.execute(
+                "INSERT INTO session_conversations SELECT ?, conversation_id, 'participant' FROM conversations "
+                "WHERE kind = 'direct' AND peer_id = ?",
+                (session, peer),
+            )
+        database.commit()
+    found = [each for each in conversations(open_gateway(home)) if each.id.startswith(session)]
+    assert len(found) == 2
+    wanted = (ADA, "") if people == 1 else (None, "agent:main:main")
+    assert [(each.place, each.scope) for each in found] == [wanted, wanted]

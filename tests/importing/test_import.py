@@ -194,7 +194,7 @@ def test_the_plan_is_shown_and_a_dry_run_writes_nothing(moved_home: Path) -> Non
     planned = gatehouse("import", "--from", "hermes", "--dry-run", home=moved_home)
     assert planned.returncode == 0, planned.stderr
     assert "Chats: 3 direct chats, 2 groups." in planned.stdout
-    assert f"{ADA}: 2 sessions, 12 messages, 4 tool calls; session 2 becomes the active one." in planned.stdout
+    assert f"{ADA} (Ada): 2 sessions, 12 messages, 4 tool calls; session 2 becomes the active one." in planned.stdout
     assert "USER.md: it was for all of its 2 people" in planned.stdout
     assert 'token = "env:TELEGRAM_TOKEN"' in planned.stdout
     assert "made-up" not in planned.stdout
