@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Playwright, async_playwright, expect
+from playwright.async_api import Browser, Error, Page, Playwright, async_playwright, expect
 
 from tests.page import firefox
 from tests.page.fake_gateway import FakeGateway
@@ -58,11 +58,14 @@ async def chromium(playwright: Playwright) -> AsyncIterator[Browser]:
 async def firefox_esr(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
     if firefox.find_firefox() is None:
         pytest.skip("Firefox is not installed")
-    browser = await playwright.firefox.launch(
-        channel="moz-firefox",
-        executable_path=firefox.write_launcher(tmp_path_factory.mktemp("firefox")),
-        firefox_user_prefs=firefox.PREFERENCES,
-    )
+    try:
+        browser = await playwright.firefox.launch(
+            channel="moz-firefox",
+            executable_path=firefox.write_launcher(tmp_path_factory.mktemp("firefox")),
+            firefox_user_prefs=firefox.PREFERENCES,
+        )
+    except Error as problem:  # For example a snap, which may not read the profile.
+        pytest.skip(f"Firefox does not start: {problem.message.splitlines()[0]}")
     yield browser
     await browser.close()
 

@@ -1,4 +1,5 @@
-from playwright.async_api import Page, expect
+import pytest
+from playwright.async_api import Browser, Page, expect
 
 from gateway.contract import Outbound, OutboundKind
 from tests.page.conftest import shoot
@@ -97,9 +98,12 @@ async def test_an_answer_can_be_stopped(page: Page, gateway: FakeGateway) -> Non
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_hidden()
 
 
-async def test_another_tab_shows_the_same_chat(page: Page, gateway: FakeGateway) -> None:
-    other = await page.context.new_page()
-    await other.goto(gateway.url)
+@pytest.mark.parametrize("kind", ["tab", "browser"])
+async def test_another_tab_or_browser_shows_the_same_chat(
+    browser: Browser, page: Page, gateway: FakeGateway, kind: str
+) -> None:
+    other = await page.context.new_page() if kind == "tab" else await browser.new_page()
+    await other.goto(gateway.url if kind == "tab" else gateway.login_link())
     await other.get_by_text("Connected", exact=True).wait_for()
     await write(page, HELLO)
     await expect(other.locator(".user .body")).to_have_text(HELLO)
