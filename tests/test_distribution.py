@@ -113,9 +113,11 @@ def test_code_that_is_not_installed_names_the_distribution(tmp_path: Path) -> No
     assert here.extra_command("mcp") == "/usr/bin/python3 -m pip install 'gatehouse-gateway[mcp]'"
 
 
-def test_the_project_has_the_name_and_version_that_the_code_knows() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (project["name"], project["version"]) == (NAME, __version__)
+def test_the_project_has_the_name_that_the_code_knows_and_its_version() -> None:
+    read = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = read["project"]
+    assert (project["name"], project["dynamic"]) == (NAME, ["version"])
+    assert read["tool"]["hatch"]["version"] == {"path": "gateway/__init__.py"}
     assert project["scripts"] == {"gatehouse": "gateway.cli:main"}
 
 
