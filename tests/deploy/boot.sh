@@ -1,10 +1,10 @@
 #!/bin/sh
-# Boots a real systemd in new namespaces: `boot.sh REPOSITORY PYTHON_PREFIX`, as root. Ends with its parent process.
-# Inside, the repository is at /opt/gatehouse and its Python at /opt/python. Changes to / are discarded at the end.
+# Boots a real systemd in new namespaces: `boot.sh ROOT [REPOSITORY PYTHON_PREFIX]`, as root. Ends with its parent process.
+# Inside, the folder ROOT is /, the repository is at /opt/gatehouse and its Python at /opt/python. Changes to / are discarded at the end.
 set -eu
 umask 022  # Under 077 the service's user could not even enter /.
-repository=$1 prefix=$2
-if [ "${3:-}" != inside ]; then
+machine=$1 repository=${2:-} prefix=${3:-}
+if [ "${4:-}" != inside ]; then
     exec unshare --mount -- sh -eu -c '
         mount --make-rprivate /
         mount -t tmpfs tmpfs /mnt && mkdir /mnt/cgroup && mount -t cgroup2 none /mnt/cgroup
@@ -13,15 +13,18 @@ if [ "${3:-}" != inside ]; then
             [ -d "/proc/${left##*-}" ] || find "$left" -depth -type d -exec rmdir {} + 2> /dev/null || true
         done
         own=/mnt/cgroup/gatehouse-test-$$ && mkdir "$own" && echo $$ > "$own/cgroup.procs"
-        exec unshare --pid --fork --kill-child --mount --uts --ipc --net --cgroup -- sh "$0" "$1" "$2" inside
-    ' "$0" "$repository" "$prefix"
+        exec unshare --pid --fork --kill-child --mount --uts --ipc --net --cgroup -- sh "$0" "$1" "$2" "$3" inside
+    ' "$0" "$machine" "$repository" "$prefix"
 fi
 base=/mnt/machine
 mkdir "$base" && mount -t tmpfs tmpfs "$base" && mkdir "$base/upper" "$base/work" "$base/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root"
+mount -t overlay overlay -o "lowerdir=$machine,upperdir=$base/upper,workdir=$base/work" "$base/root"
 root=$base/root
-mkdir -p "$root/opt/gatehouse" "$root/opt/python" "$root/old"
-if [ -n "$(find "$repository/gateway" "$repository/.venv" -maxdepth 0 ! -perm -o=rx 2>/dev/null)" ]; then
+mkdir -p "$root/old"
+[ -z "$repository" ] || mkdir -p "$root/opt/gatehouse" "$root/opt/python"
+if [ -z "$repository" ]; then
+    : # The machine has a Gatehouse of its own, or none.
+elif [ -n "$(find "$repository/gateway" "$repository/.venv" -maxdepth 0 ! -perm -o=rx 2>/dev/null)" ]; then
     # The checkout or its environment was made under umask 077. Show the service's user a readable view of it; metacopy
     # copies no content.
     mkdir "$base/code" "$base/code-work"
@@ -31,7 +34,7 @@ if [ -n "$(find "$repository/gateway" "$repository/.venv" -maxdepth 0 ! -perm -o
 else
     mount --bind "$repository" "$root/opt/gatehouse"
 fi
-mount --bind "$prefix" "$root/opt/python"
+[ -z "$prefix" ] || mount --bind "$prefix" "$root/opt/python"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount -t tmpfs tmpfs "$root/run"
