@@ -1,6 +1,7 @@
 """How Gatehouse was installed, and the commands that add an extra to the present installation or repair it."""
 
 import json
+import os
 import shlex
 import sys
 import tomllib
@@ -14,6 +15,9 @@ from msgspec import Struct
 
 NAME = "gatehouse-gateway"
 """The name of the distribution. The command and the packages have shorter ones, which belong to others on PyPI."""
+
+REINSTALL_PACKAGE = f"sudo apt install --reinstall ./{NAME}_*.deb"
+"""Repairs an installation by the Debian package, from the folder with its file."""
 
 _PIPX_METADATA = "pipx_metadata.json"
 _UV_RECEIPT = "uv-receipt.toml"
@@ -31,6 +35,7 @@ class Installation(Struct, frozen=True, kw_only=True):
     python: Path
     metadata: Distribution | None
     has_pip: bool
+    is_writable: bool = True
 
     @classmethod
     def present(cls) -> "Installation":
@@ -40,7 +45,13 @@ class Installation(Struct, frozen=True, kw_only=True):
         except PackageNotFoundError:
             metadata = None
         has_pip = find_spec("pip") is not None
-        return cls(prefix=Path(sys.prefix), python=Path(sys.executable), metadata=metadata, has_pip=has_pip)
+        return cls(
+            prefix=Path(sys.prefix),
+            python=Path(sys.executable),
+            metadata=metadata,
+            has_pip=has_pip,
+            is_writable=os.access(sys.prefix, os.W_OK),
+        )
 
     def extra_command(self, extra: str) -> str:
         """Return the command that adds the packages of an extra, and changes nothing else."""
@@ -59,6 +70,8 @@ class Installation(Struct, frozen=True, kw_only=True):
             return shlex.join(["pipx", "reinstall", self.prefix.name])
         if (self.prefix / _UV_RECEIPT).exists():
             return shlex.join(["uv", "tool", "upgrade", "--reinstall", self.prefix.name])
+        if self.is_debian_package:
+            return REINSTALL_PACKAGE
         source, is_editable = self.source()
         pip = [*self._pip_install(), "--force-reinstall", "--no-deps"]
         return shlex.join([*pip, *(["--editable"] if is_editable else []), source])
@@ -66,7 +79,7 @@ class Installation(Struct, frozen=True, kw_only=True):
     def upgrade_command(self) -> str:
         """Return the command that installs the newest version in place of this one, as this one was installed."""
         if self.is_debian_package:
-            return f"sudo apt install ./{NAME}_NEW.VERSION_all.deb"
+            return f"sudo apt install ./{NAME}_NEW.VERSION+*.deb"
         if build := self._image_build():
             return f"git pull --ff-only && {build}"
         source, is_editable = self.source()
@@ -133,10 +146,12 @@ class Installation(Struct, frozen=True, kw_only=True):
                 yield package.strip()
 
     def _pip_install(self) -> list[str]:
+        # The environments of system services belong to root.
+        sudo = [] if self.is_writable else ["sudo"]
         if self.has_pip:
-            return [str(self.python), "-m", "pip", "install"]
+            return [*sudo, str(self.python), "-m", "pip", "install"]
         # uv makes environments without pip, and installs into them itself.
-        return ["uv", "pip", "install", "--python", str(self.python)]
+        return [*sudo, "uv", "pip", "install", "--python", str(self.python)]
 
     def _uv_words(self) -> Iterator[str]:
         """Yield the words that describe the tool to uv, with everything else that its environment contains.

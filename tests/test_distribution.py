@@ -27,14 +27,17 @@ CHECKOUT = {"dir_info": {"editable": True}, "url": "file:///home/ada/gatehouse"}
 GIT = {"vcs_info": {"vcs": "git", "commit_id": "abc"}, "url": "https://example.org/gatehouse.git"}
 
 
-def installation(prefix: Path, direct_url: object = None, *, has_pip: bool = True) -> Installation:
+def installation(
+    prefix: Path, direct_url: object = None, *, has_pip: bool = True, is_writable: bool = True
+) -> Installation:
     metadata = prefix / "gatehouse_gateway.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(METADATA)
     if direct_url is not None:
         (metadata / "direct_url.json").write_text(json.dumps(direct_url))
     python = Path("/opt/venv/bin/python")
-    return Installation(prefix=prefix, python=python, metadata=PathDistribution(metadata), has_pip=has_pip)
+    found = PathDistribution(metadata)
+    return Installation(prefix=prefix, python=python, metadata=found, has_pip=has_pip, is_writable=is_writable)
 
 
 @pytest.mark.parametrize("direct_url", [None, FOLDER, CHECKOUT, GIT])
@@ -57,6 +60,17 @@ def test_an_image_is_built_again_with_one_more_extra(tmp_path: Path) -> None:
     assert here.upgrade_command() == f"git pull --ff-only && {build.format('postgres')}"
     (tmp_path / "container-extras").write_text("\n")
     assert here.extra_command("mcp") == build.format("mcp")
+
+
+def test_an_environment_of_root_is_changed_with_sudo(tmp_path: Path) -> None:
+    here = installation(tmp_path, is_writable=False)
+    assert here.extra_command("mcp") == "sudo /opt/venv/bin/python -m pip install 'mcp>=2.3'"
+
+
+def test_the_debian_package_is_repaired_by_apt(tmp_path: Path) -> None:
+    here = installation(tmp_path)
+    (tmp_path / "gatehouse_gateway.dist-info/INSTALLER").write_text("dpkg\n")
+    assert here.reinstall_command() == "sudo apt install --reinstall ./gatehouse-gateway_*.deb"
 
 
 def test_pipx_injects_the_packages_of_the_extra(tmp_path: Path) -> None:
