@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.cli.common import EXIT_OK, command_parser
-from gateway.distribution import Installation
+from gateway.distribution import NAME, Installation
 from gateway.errors import Refused
 from gateway.install.installer import InstallStep, find_hidden_program, install_steps, removal_steps, systemctl_command
 from gateway.install.units import SERVICE, ServicePaths, ServiceScope, service_paths
@@ -37,6 +37,11 @@ def main(arguments: Sequence[str], *, config: Path | None) -> int:
     match options.action:
         case "install":
             return install(paths, shell_network=options.shell_network, dry_run=options.dry_run)
+        case "uninstall" if paths.is_packaged:
+            raise Refused(
+                f"The service belongs to the Debian package. `sudo systemctl disable --now {SERVICE}` stops it, and "
+                f"`sudo apt remove {NAME}` removes it."
+            )
         case "uninstall":
             _require_root(paths, dry_run=options.dry_run)
             if _run_steps(removal_steps(paths), dry_run=options.dry_run):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from gateway.distribution import REINSTALL_PACKAGE
 from gateway.doctor.finding import Finding, error, ok, warning
 from gateway.install.units import ServiceScope, program_of, same_unit, service_paths, shipped_units
 from gateway.text.plain import count
@@ -74,7 +75,9 @@ def check_units(home: Path, root: Path = Path("/")) -> list[Finding]:
         if not paths.unit.exists():
             continue
         fix = (
-            f"`gatehouse service install --{scope}` installs the current units and keeps yours as `.old` files. "
+            f"Reinstall the package: `{REINSTALL_PACKAGE}`. Put your own changes into a drop-in."
+            if paths.is_packaged
+            else f"`gatehouse service install --{scope}` installs the current units and keeps yours as `.old` files. "
             "Put your own changes into a drop-in."
         )
         for path, shipped in shipped_units(paths).items():

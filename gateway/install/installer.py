@@ -41,7 +41,7 @@ def install_steps(
     paths: ServicePaths, command: Path, *, shell_network: bool = False, credentials: str = "", restart: bool = False
 ) -> Iterator[InstallStep]:
     """Yield the steps that install and start the service. With `restart`, it restarts even if no unit has changed."""
-    wanted = shipped_units(paths, command)
+    wanted = {} if paths.is_packaged else shipped_units(paths, command)
     if credentials:
         wanted[paths.credentials] = credentials
     if shell_network and paths.scope is ServiceScope.SYSTEM:

@@ -36,11 +36,13 @@ _EXEC = re.compile(r"^ExecStart=.*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePaths:
-    """The paths of a service's units and configuration."""
+    """The paths of a service's units and configuration. `is_packaged`: the units belong to the Debian package."""
 
     scope: ServiceScope
     units: Path
+    drop_ins: Path
     config: Path
+    is_packaged: bool
 
     @property
     def unit(self) -> Path:
@@ -55,12 +57,12 @@ class ServicePaths:
     @property
     def credentials(self) -> Path:
         """The drop-in that lists the secrets which systemd passes to the gateway."""
-        return self.units / f"{SERVICE}.d" / "credentials.conf"
+        return self.drop_ins / f"{SERVICE}.d" / "credentials.conf"
 
     @property
     def shell_network(self) -> Path:
         """The drop-in that gives commands of the shell access to the network."""
-        return self.units / "gatehouse-sandbox.service.d" / NETWORK
+        return self.drop_ins / "gatehouse-sandbox.service.d" / NETWORK
 
 
 def service_paths(scope: ServiceScope, home: Path, root: Path = Path("/")) -> ServicePaths:
@@ -68,7 +70,15 @@ def service_paths(scope: ServiceScope, home: Path, root: Path = Path("/")) -> Se
         units, config = root / "etc/systemd/system", root / "etc/gatehouse/gatehouse.toml"
     else:
         units, config = home / ".config/systemd/user", home / ".gatehouse/gatehouse.toml"
-    return ServicePaths(scope=scope, units=units, config=config)
+    packaged = root / "usr/lib/systemd/system"
+    is_packaged = scope is ServiceScope.SYSTEM and (packaged / SERVICE).exists() and not (units / SERVICE).exists()
+    return ServicePaths(
+        scope=scope,
+        units=packaged if is_packaged else units,
+        drop_ins=units,
+        config=config,
+        is_packaged=is_packaged,
+    )
 
 
 def shipped_units(paths: ServicePaths, command: Path | None = None) -> dict[Path, str]:

@@ -35,3 +35,18 @@ def test_command_path_is_escaped_for_systemd(scope: ServiceScope, tmp_path: Path
     for path, unit in shipped_units(where, odd).items():
         assert program_of(unit, tmp_path) == (odd if path.suffix == ".service" else None)
         assert same_unit(unit, "# mine\n" + shipped_units(where)[path])
+
+
+def test_units_of_the_debian_package_are_left_to_it(tmp_path: Path) -> None:
+    unit = tmp_path / "usr/lib/systemd/system/gatehouse.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    where = service_paths(ServiceScope.SYSTEM, tmp_path, tmp_path)
+    steps = [step.description for step in install_steps(where, Path("/opt/g/bin/gatehouse"), shell_network=True)]
+    assert (where.unit, where.is_packaged) == (unit, True)
+    # Only a drop-in of the administrator and the configuration.
+    assert where.shell_network.is_relative_to(tmp_path / "etc/systemd/system")
+    assert [step for step in steps if step.startswith("write")] == [
+        f"write {where.shell_network}",
+        f"write {where.config}",
+    ]
