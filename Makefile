@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 # Without bytecode, every process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test coverage screenshots crash cluster powerloss systemd container clients agents lint bench site soak lock clean
+.PHONY: help run test coverage screenshots crash cluster powerloss systemd container release installers deb-test clients agents lint bench site soak lock clean
 .PHONY: fixture
 
 help:  ## Show the targets.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 run: $(VENV)/.run-ready  ## Start Gatehouse (with no config: web chat on 127.0.0.1:8420, no key needed).
 	@$(BIN)/python -m compileall -q config gateway channels
@@ -48,6 +48,16 @@ container: $(VENV)/.dev-ready  ## Build the image of the container and run it (a
 
 fixture: $(VENV)/.dev-ready  ## Make the data of this version, which every later one must understand (for each release).
 	$(BIN)/python -m tests.versions.make $$($(BIN)/python -c 'import gateway; print(gateway.__version__)')
+
+release: $(VENV)/.dev-ready  ## Build, commit and tag a release into dist/. (VERSION=1.2.3 for another version)
+	@$(BIN)/python -m release $(if $(VERSION),--version $(VERSION))
+
+installers: $(VENV)/.dev-ready  ## Install the wheel with uv, pipx and pip, each into an environment of its own.
+	GATEHOUSE_ALL_INSTALLERS=1 $(BIN)/python -m pytest tests/release/test_installation.py
+
+deb-test: $(VENV)/.dev-ready  ## Install, upgrade and remove the Debian package in a clean Debian (as root).
+	@sh tests/release/make_root.sh $(CURDIR)/$(VENV)/debian $(BIN)/python
+	GATEHOUSE_DEBIAN_ROOT=$(CURDIR)/$(VENV)/debian $(BIN)/python -m pytest tests/release/test_debian_machine.py
 
 clients: $(VENV)/.dev-ready  ## Talk to Gatehouse with real OpenAI clients, each in an environment of its own.
 	$(BIN)/python -m tests.clients

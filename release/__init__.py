@@ -1,0 +1,1 @@
+"""Builds a release: wheel, sdist, Debian package, bill of materials, licences and checksums."""
