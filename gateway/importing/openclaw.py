@@ -185,8 +185,14 @@ def _from_database(path: Path, connection: sqlite3.Connection) -> Iterator[Conve
             if is_shared and isinstance(found, Conversation):
                 found.place, found.scope, found.name = None, f"agent:{found.agent}:main", ""
             yield found
+    cold: set[str] = set()
+    if "session_id" in columns(connection, "session_transcript_cold_archives"):
+        cold = {str(row[0]) for row in connection.execute("SELECT session_id FROM session_transcript_cold_archives")}
     for id_ in windows:
-        yield LeftOut(what=id_, why="it contains no messages")
+        why = (
+            "OpenClaw has moved it to its cold archive, which is not read" if id_ in cold else "it contains no messages"
+        )
+        yield LeftOut(what=id_, why=why)
 
 
 def _chats_of_sessions(connection: sqlite3.Connection, conversations: dict[str, Window]) -> dict[str, list[Place]]:

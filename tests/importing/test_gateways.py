@@ -186,6 +186,22 @@ def test_files_of_picoclaw_are_read_as_its_source_writes_them(tmp_path: Path) ->
     assert gateway.settings.identity_links == {"ada": ("telegram:42", "discord:43")}
 
 
+def test_sessions_in_the_cold_archive_of_openclaw_are_named(tmp_path: Path) -> None:
+    home = home_with("openclaw-2026.9.6", tmp_path)
+    with closing(sqlite3.connect(next(home.glob(".openclaw/agents/*/agent/*.sqlite")))) as database:
+        database.execute("CREATE TABLE session_transcript_cold_archives (session_id)")
+        database.execute(
+            "INSERT INTO session_transcript_cold_archives "
+            "SELECT session_id FROM session_windows WHERE session_key LIKE '%:77'"
+        )
+        database.execute(
+            "DELETE FROM transcript_events WHERE session_id IN (SELECT session_id FROM session_transcript_cold_archives)"
+        )
+        database.commit()
+    (left_out,) = [each for each in open_gateway(home).conversations() if isinstance(each, LeftOut)]
+    assert left_out.why == "OpenClaw has moved it to its cold archive, which is not read"
+
+
 def test_sessions_in_files_of_an_older_openclaw_are_read(tmp_path: Path) -> None:
     sessions = tmp_path / ".openclaw/agents/main/sessions"
     sessions.mkdir(parents=True)
