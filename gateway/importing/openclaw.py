@@ -363,7 +363,8 @@ def _add_events(conversation: Conversation, events: list[Item]) -> None:
             conversation.left_out["remark of a plugin"] += 1
             continue
         before = len(conversation.steps)
-        add_messages(conversation, [{"timestamp": event.get("timestamp"), **message}])
+        at = conversation.steps[-1].at if conversation.steps else conversation.created
+        add_messages(conversation, [{"timestamp": event.get("timestamp"), **message}], at=at)
         details = _dict(message.get("__openclaw"))
         sender, name = str(details.get("senderId") or ""), str(details.get("senderName") or "")
         place = conversation.place

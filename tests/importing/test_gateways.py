@@ -195,7 +195,8 @@ def test_sessions_in_the_cold_archive_of_openclaw_are_named(tmp_path: Path) -> N
             "SELECT session_id FROM session_windows WHERE session_key LIKE '%:77'"
         )
         database.execute(
-            "DELETE FROM transcript_events WHERE session_id IN (SELECT session_id FROM session_transcript_cold_archives)"
+            "DELETE FROM transcript_events "
+            "WHERE session_id IN (SELECT session_id FROM session_transcript_cold_archives)"
         )
         database.commit()
     (left_out,) = [each for each in open_gateway(home).conversations() if isinstance(each, LeftOut)]
