@@ -370,10 +370,10 @@ def _add_events(conversation: Conversation, events: list[Item]) -> None:
         place = conversation.place
         if name and place is not None and place.kind is PeerKind.DIRECT and place.channel != TERMINAL:
             conversation.name = clean(name)
-        for at in range(before, len(conversation.steps)):
-            step = conversation.steps[at]
+        for position in range(before, len(conversation.steps)):
+            step = conversation.steps[position]
             if isinstance(step, ImportedText) and step.is_user and (sender or name):
-                conversation.steps[at] = ImportedText(
+                conversation.steps[position] = ImportedText(
                     is_user=True, content=step.content, at=step.at, sender=clean(sender), sender_name=clean(name)
                 )
         added = conversation.steps[before:]
