@@ -304,7 +304,7 @@ class _Contents(Struct, kw_only=True):
     """The keys and states of sessions that take a message, the last used first."""
 
     def describe(self, step: Step) -> None:
-        archived = f" and {self.archived:,} archived ones" if self.archived else ""
+        archived = f" and {self.archived:,} archived" if self.archived else ""
         step.detail = f"Read {self.sessions:,} sessions{archived} with {self.entries:,} entries"
         step.detail += f", and {count(self.statements, 'statement')} of the memory." if self.statements else "."
         if self.left_out:

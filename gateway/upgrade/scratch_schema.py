@@ -26,6 +26,10 @@ _FILES = "file"
 """The table of attachments, which have no format of ours and may be large."""
 _REFERENCED_FIRST = ("repo", "session")
 _SEARCH_INDEX = "entry_search"
+_OTHER_SCHEMA = (
+    "The connection does not use the schema of the copy, because a connection pool is in between. "
+    "Name the server itself in storage.url for the rehearsal. Nothing was changed."
+)
 
 
 def schema_bytes(storage: StorageSettings) -> int:
@@ -121,18 +125,21 @@ def _create(owner: PostgresConnection, storage: StorageSettings, copy: StorageSe
 
 
 def _require_schema(copy: StorageSettings, name: str) -> None:
-    with closing(_connect(copy)) as connection:
+    try:
+        connection = _connect(copy)
+    except Exception as error:
+        # psycopg is imported only where it is used, and its error has no code here.
+        if "startup parameter" in str(error):  # PgBouncer refuses the choice of a schema.
+            raise Refused(_OTHER_SCHEMA) from error
+        raise
+    with closing(connection):
         _require_here(connection, name)
 
 
 def _require_here(connection: PostgresConnection, name: str) -> None:
     """Raise `Refused` if a connection does not use the copy. A connection pool may ignore the choice of the schema."""
-    (here,) = connection.execute("SELECT current_schema()").fetchone()
-    if here != name:
-        raise Refused(
-            "The connection does not use the schema of the copy, perhaps because a connection pool is in between. "
-            "Name the server itself in storage.url for the rehearsal. Nothing was changed."
-        )
+    if connection.execute("SELECT current_schema()").fetchone() != (name,):
+        raise Refused(_OTHER_SCHEMA)
 
 
 def _drop(owner: PostgresConnection, name: str) -> None:

@@ -19,6 +19,8 @@ from gateway.upgrade.data_copy import RESERVE, require_room
 from gateway.upgrade.rehearsal import STEPS, StepState
 from tests.channels.telegram.bot_api import TEST_TIMEOUT, bot_api
 from tests.daemon_process import COMMAND, DaemonProcess, gatehouse
+from tests.postgres.fixtures import NewPgBouncer
+from tests.postgres.server import PostgresServer
 from tests.upgrade.harness import NEWEST, contents, failure, moved, rehearse, released
 from tests.versions import story
 from tests.versions.fixture import versions
@@ -150,6 +152,24 @@ async def test_a_user_who_may_not_create_a_schema_is_told_how_to_allow_it(tmp_pa
     assert step == "data"
     assert "could not be rehearsed" in reason
     assert "GRANT CREATE ON DATABASE" in reason
+
+
+async def test_a_connection_pool_does_not_lead_to_the_present_tables(
+    tmp_path: Path, database_url: str, postgres: PostgresServer, new_pgbouncer: NewPgBouncer
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    config = released(NEWEST, tmp_path)
+    moved(config, database_url)
+    pool = new_pgbouncer(postgres)
+    config.write_text(config.read_text().replace(database_url, pool.url(database_url)))
+    step, reason = failure(await rehearse(config))
+    assert step == "copy"
+    assert "Name the server itself in storage.url" in reason
+    with psycopg.connect(database_url) as connection:
+        left = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ 'rehearsal'").fetchall()
+        (sessions,) = connection.execute("SELECT count(*) FROM session").fetchone()
+    assert left == []
+    assert sessions == 9
 
 
 async def test_copies_of_killed_rehearsals_in_a_database_are_dropped(tmp_path: Path, database_url: str) -> None:
