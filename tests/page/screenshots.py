@@ -47,7 +47,7 @@ HIDE_WHAT_VARIES = """() => {
         [/\\/\\S+\\/(data|gatehouse.toml)/g, "/home/$1"],
         [/\\d+(\\.\\d+)? (kB|MB|GB)\\b/g, "0 MB"],
         [/\\d+(\\.\\d+)? (ms|s|min)\\b/g, "0 s"],
-        [/\\d\\d?:\\d\\d:\\d\\d/g, "00:00:00"],
+        [/\\d\\d?:\\d\\d:\\d\\d(\\s[AP]M)?/g, "00:00:00"],
     ];
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
