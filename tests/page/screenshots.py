@@ -127,6 +127,7 @@ async def compare(page: Page, name: str) -> None:
         ):  # Files of pages that look the same stay as they are.
             await asyncio.to_thread(reference.write_bytes, half)
         return
+    await asyncio.to_thread(SHOTS.mkdir, exist_ok=True)
     await asyncio.to_thread((SHOTS / f"{name}-now.webp").write_bytes, half)
     if not reference.exists():
         pytest.fail(f"There is no reference image of {name}. To make one, run: make screenshots")
