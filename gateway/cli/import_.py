@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -142,17 +143,19 @@ async def _import(archive: Archive, settings: Settings, options: argparse.Namesp
     progress.clear()
     if not options.json:
         _print_plan(gateway, plan)
-    proposal = ""
-    if has_content(gateway.settings):
-        addresses = [each.destination.address for each in plan.sessions]
-        groups = [each for each in addresses if each is not None and each.kind is not PeerKind.DIRECT]
-        proposal = proposed_config(gateway.maker, gateway.settings, groups, with_secrets=options.secrets)
+    addresses = [each.destination.address for each in plan.sessions]
+    groups = [each for each in addresses if each is not None and each.kind is not PeerKind.DIRECT]
+    propose = partial(proposed_config, gateway.maker, gateway.settings, groups)
+    # This one may be printed, also with --secrets: nothing is written in a dry run, or if something is damaged.
+    proposal = propose(with_secrets=False) if has_content(gateway.settings) else ""
     report: ImportReport | None = None
     stops = plan.is_damaged and not options.skip_damaged
     if not stops and not options.dry_run:
         report = await write_plan(gateway, plan, archive, progress.show)
         progress.clear()
-    written = _write_config(options, proposal) if proposal and not stops and not options.dry_run else ""
+    written = ""
+    if proposal and not stops and not options.dry_run:
+        written = _write_config(options, propose(with_secrets=options.secrets))
     if not options.json:
         _print_result(plan, report, stops=stops, written=written, proposal=proposal)
     failed = report is not None and bool(report.failed or report.memory_failed)
@@ -167,7 +170,7 @@ async def _import(archive: Archive, settings: Settings, options: argparse.Namesp
         ],
         "new_statements": report.statements if report else 0,
         "left_out": [{"what": each.what, "why": each.why, "damaged": each.is_damaged} for each in plan.left_out],
-        "config": written or (proposal if not options.secrets else ""),
+        "config": written or proposal,
     }
 
 

@@ -229,6 +229,11 @@ def test_secrets_are_never_printed(moved_home: Path) -> None:
     refused = gatehouse("import", "--from", "hermes", "--secrets", home=moved_home)
     assert refused.returncode == 2
     assert "--secrets needs --write-config" in refused.stderr
+    words = ("import", "--from", "hermes", "--secrets", "--write-config", str(moved_home / "proposed.toml"))
+    planned = gatehouse(*words, "--dry-run", home=moved_home)
+    assert 'token = "env:TELEGRAM_TOKEN"' in planned.stdout
+    assert "made-up" not in planned.stdout
+    assert not (moved_home / "proposed.toml").exists()
 
 
 def test_damaged_data_is_named_and_nothing_is_written_unless_the_rest_is_wanted(moved_home: Path) -> None:
