@@ -4,7 +4,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gateway.importing import hermes, miniclaw, nanobot, openclaw, picoclaw
-from gateway.importing.values import ForeignGateway, UnknownFormat
+from gateway.importing.values import ForeignGateway, UnknownFormat, unreadable
 
 GATEWAYS: dict[str, ModuleType] = {"openclaw": openclaw, "nanobot": nanobot, "hermes": hermes, "picoclaw": picoclaw}
 """By the names that people write. Each module has its default folder in the home folder, and tells its data apart."""
@@ -24,17 +24,20 @@ def installed_gateways(home: Path) -> list[tuple[str, Path]]:
 
 def open_gateway(path: Path, name: str = "") -> ForeignGateway:
     """Return the data in a folder or file. Without a name, its files tell whose it is. Raises `UnknownFormat`."""
-    if not path.exists():
-        raise UnknownFormat(f"{path} does not exist")
-    if name in FILES:
+    try:
+        if not path.exists():
+            raise UnknownFormat(f"{path} does not exist")
+        if name in FILES:
+            return miniclaw.open_gateway(path)
+        if name:
+            return _opened(GATEWAYS[name], path)
+        for module in GATEWAYS.values():
+            for folder in (path, path / module.DEFAULT_FOLDER):
+                if path.is_dir() and module.is_gateway(folder):
+                    return _opened(module, folder)
         return miniclaw.open_gateway(path)
-    if name:
-        return _opened(GATEWAYS[name], path)
-    for module in GATEWAYS.values():
-        for folder in (path, path / module.DEFAULT_FOLDER):
-            if path.is_dir() and module.is_gateway(folder):
-                return _opened(module, folder)
-    return miniclaw.open_gateway(path)
+    except OSError as error:  # A folder may not be searched, for example.
+        raise unreadable(error, path) from error
 
 
 def _opened(module: ModuleType, folder: Path) -> ForeignGateway:

@@ -16,7 +16,7 @@ from gateway.contract import PeerKind
 from gateway.importing.memory_files import read_memory
 from gateway.importing.messages import add_messages
 from gateway.importing.platforms import PLATFORMS, chat_place
-from gateway.importing.source_files import Item, modified, parse_time, read_lines, read_object
+from gateway.importing.source_files import Item, find_folder, modified, parse_time, read_lines, read_object
 from gateway.importing.values import (
     TERMINAL,
     Conversation,
@@ -80,10 +80,8 @@ def open_gateway(folder: Path) -> ForeignGateway:
 
 def _workspace(folder: Path, config: Item) -> Path:
     named = _dict(_dict(config.get("agents")).get("defaults")).get("workspace")
-    if isinstance(named, str) and named:
-        path = Path(named.replace("~/.nanobot", str(folder), 1)).expanduser()
-        if path.is_dir():
-            return path
+    if isinstance(named, str) and (found := find_folder(named.replace("~/.nanobot", str(folder.absolute()), 1))):
+        return found
     # A copy of the folder from another machine has its workspace inside, or next to it.
     inside = folder / "workspace"
     return inside if inside.is_dir() or not (folder.parent / "workspace").is_dir() else folder.parent / "workspace"

@@ -24,6 +24,7 @@ from gateway.importing.platforms import PLATFORMS, chat_place
 from gateway.importing.source_files import (
     Item,
     columns,
+    find_folder,
     load_json,
     modified,
     open_database,
@@ -123,9 +124,8 @@ def open_gateway(folder: Path) -> ForeignGateway:
 
 
 def _workspace(folder: Path, config: Item) -> Path:
-    named = _dict(_dict(config.get("agents")).get("defaults")).get("workspace")
-    if isinstance(named, str) and named and (path := Path(named).expanduser()).is_dir():
-        return path
+    if named := find_folder(_dict(_dict(config.get("agents")).get("defaults")).get("workspace")):
+        return named
     beside = folder.parent / "workspace"
     return folder / "workspace" if (folder / "workspace").is_dir() or not beside.is_dir() else beside
 

@@ -16,7 +16,15 @@ from gateway.contract import PeerKind
 from gateway.importing.memory_files import read_memory
 from gateway.importing.messages import add_messages
 from gateway.importing.platforms import PLATFORMS, chat_place
-from gateway.importing.source_files import Item, modified, parse_time, read_lines, read_object, read_text
+from gateway.importing.source_files import (
+    Item,
+    find_folder,
+    modified,
+    parse_time,
+    read_lines,
+    read_object,
+    read_text,
+)
 from gateway.importing.values import (
     TERMINAL,
     Conversation,
@@ -87,9 +95,7 @@ def open_gateway(folder: Path) -> ForeignGateway:
 
 def _workspace(folder: Path, config: Item) -> Path:
     named = _dict(_dict(config.get("agents")).get("defaults")).get("workspace")
-    if isinstance(named, str) and named and (path := Path(named).expanduser()).is_dir():
-        return path
-    return folder / "workspace"
+    return find_folder(named) or folder / "workspace"
 
 
 def _session_files(workspace: Path) -> Iterator[Path]:

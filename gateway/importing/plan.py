@@ -15,7 +15,15 @@ from gateway.contract import PeerKind
 from gateway.errors import Refused
 from gateway.importing.destination import Destination, find_destinations
 from gateway.importing.transcript import session_id
-from gateway.importing.values import TERMINAL, Conversation, ForeignGateway, ImportedToolUse, LeftOut, MemoryFile
+from gateway.importing.values import (
+    TERMINAL,
+    Conversation,
+    ForeignGateway,
+    ImportedToolUse,
+    LeftOut,
+    MemoryFile,
+    unreadable,
+)
 from gateway.memory.statement import Statement
 from gateway.memory.store import MAX_STATEMENTS, ImportedMemory
 from gateway.routing import DEFAULT_AGENT, is_reachable
@@ -147,10 +155,17 @@ async def make_plan(
 
 
 async def read(gateway: ForeignGateway, progress: Progress) -> AsyncIterator[Conversation | LeftOut]:
-    """Yield all conversations. They are parsed in a thread."""
+    """Yield all conversations. They are parsed in a thread. Raises `UnknownFormat`."""
     iterator: Iterator[Conversation | LeftOut] = await asyncio.to_thread(lambda: iter(gateway.conversations()))
+
+    def parse() -> list[Conversation | LeftOut]:
+        try:
+            return list(islice(iterator, AT_ONCE))
+        except OSError as error:  # A folder may not be searched, for example.
+            raise unreadable(error, gateway.folder) from error
+
     done = 0
-    while found := await asyncio.to_thread(lambda: list(islice(iterator, AT_ONCE))):
+    while found := await asyncio.to_thread(parse):
         for each in found:
             yield each
         done += len(found)

@@ -35,6 +35,17 @@ def load_json(text: str | bytes) -> Any:  # noqa: ANN401  # Any: JSON from anoth
     return None
 
 
+def find_folder(named: object) -> Path | None:
+    """Return the folder that the settings of another gateway name, unless it is of another machine or user."""
+    if not isinstance(named, str):
+        return None
+    try:
+        path = Path(named).expanduser()
+        return path if path.is_absolute() and path.is_dir() else None
+    except (OSError, RuntimeError):  # It may not be looked at, or is in the home folder of an unknown user.
+        return None
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file. Raises `UnknownFormat` if that is impossible or too much."""
     try:

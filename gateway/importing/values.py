@@ -16,6 +16,10 @@ class UnknownFormat(Exception):
     """The data is not what it should be. The text is the reason, as the end of a sentence."""
 
 
+def unreadable(error: OSError, path: Path) -> UnknownFormat:
+    return UnknownFormat(f"{error.filename or path} can't be read: {error.strerror or error}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedText:
     is_user: bool

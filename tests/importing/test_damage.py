@@ -226,6 +226,24 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     assert why == "config.json has 250 MB, and more than 250 MB are not read"
 
 
+@pytest.mark.parametrize("workspace", [f"/{'a' * 5_000}", "~an-unknown-user/workspace", "workspace", "", "\0"])
+@pytest.mark.parametrize("name", ["openclaw-2026.9.6", "nanobot-0.3.5", "picoclaw"])
+def test_a_workspace_of_another_machine_is_looked_for_beside_the_settings(
+    name: str, workspace: str, tmp_path: Path
+) -> None:
+    home = picoclaw(tmp_path).parent if name == "picoclaw" else home_with(name, tmp_path)
+    (config,) = [*home.glob(".*/config.json"), *home.glob(".*/openclaw.json")]
+    values = json.loads(config.read_text())
+    values["agents"]["defaults"]["workspace"] = workspace
+    config.write_text(json.dumps(values))
+    assert open_gateway(home).memory
+
+
+def test_a_path_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownFormat):
+        open_gateway(tmp_path / ("a" * 5_000))
+
+
 def test_pipes_and_folders_in_the_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
     home = home_with("nanobot-0.3.5", tmp_path)
     path = sessions_of_nanobot(home)
