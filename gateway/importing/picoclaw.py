@@ -106,13 +106,13 @@ def _session_files(workspace: Path) -> Iterator[Path]:
 
 def _conversations(workspace: Path) -> Iterator[Conversation | LeftOut]:
     for path in _session_files(workspace):
-        if path.name.endswith(".meta.json"):
-            slot = path.with_name(path.name.removesuffix(".meta.json"))
-            if slot.with_name(f"{slot.name}.jsonl").exists() or not any(_slots(path)):
-                continue
-        elif path.suffix == ".json" and path.with_suffix(".jsonl").exists():
-            continue  # The same session in the format of an older version.
         try:
+            if path.name.endswith(".meta.json"):
+                slot = path.with_name(path.name.removesuffix(".meta.json"))
+                if slot.with_name(f"{slot.name}.jsonl").exists() or not any(_slots(path)):
+                    continue
+            elif path.suffix == ".json" and path.with_suffix(".jsonl").exists():
+                continue  # The same session in the format of an older version.
             yield _parse(path)
         except UnknownFormat as error:
             yield LeftOut(what=str(path), why=str(error), is_damaged=True)

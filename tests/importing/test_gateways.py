@@ -203,6 +203,16 @@ def test_sessions_in_the_cold_archive_of_openclaw_are_named(tmp_path: Path) -> N
     assert left_out.why == "OpenClaw has moved it to its cold archive, which is not read"
 
 
+def test_a_damaged_session_of_picoclaw_does_not_hide_the_others(tmp_path: Path) -> None:
+    folder = picoclaw(tmp_path)
+    (folder / "workspace/sessions/sk_v1_00.meta.json").write_text("{")
+    found = list(open_gateway(folder).conversations())
+    assert [each.why for each in found if isinstance(each, LeftOut) and each.is_damaged] == [
+        "sk_v1_00.meta.json is damaged: it is not a JSON object"
+    ]
+    assert len([each for each in found if isinstance(each, Conversation)]) == 2
+
+
 def test_sessions_in_files_of_an_older_openclaw_are_read(tmp_path: Path) -> None:
     sessions = tmp_path / ".openclaw/agents/main/sessions"
     sessions.mkdir(parents=True)
