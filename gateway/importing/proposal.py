@@ -1,5 +1,6 @@
 """Writes what the settings of another gateway mean here, as a configuration to look at. Nothing applies it."""
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +8,15 @@ from pathlib import Path
 import tomlkit
 from tomlkit.items import Table
 
+from config.errors import InvalidValue
+from config.types import check_url
 from gateway.contract import Address
 from gateway.importing.values import ForeignSettings, ProposedChannel, ProposedModel
 
 _HEADING = """Proposed by `gatehouse import` from the settings of {maker}. Nothing has applied it.
 Compare it with your configuration, and check the result with `gatehouse config check`."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
 def proposed_config(maker: str, settings: ForeignSettings, groups: Collection[Address], *, with_secrets: bool) -> str:
@@ -40,8 +45,11 @@ def proposed_config(maker: str, settings: ForeignSettings, groups: Collection[Ad
         _add_model(document, settings.model, settings.prompt_file, with_secrets=with_secrets)
     if settings.channels:
         channels = tomlkit.table(is_super_table=True)
-        for channel in settings.channels:
-            known = {*channel.group_allow, *(each.peer for each in groups if each.channel == channel.name)}
+        accounts: dict[tuple[str, str], ProposedChannel] = {}
+        for each in settings.channels:  # Settings of several versions may have an account twice.
+            accounts.setdefault((each.name, each.account), each)
+        for channel in accounts.values():
+            known = {*channel.group_allow, *(chat.peer for chat in groups if chat.channel == channel.name)}
             _add_channel(channels, replace(channel, group_allow=tuple(sorted(known))), with_secrets=with_secrets)
         document.add("channels", channels)
     return tomlkit.dumps(document)
@@ -56,16 +64,18 @@ def _add_model(
 ) -> None:
     main = _table({"provider": model.provider, "model": model.model})
     if prompt_file is not None:
-        main.add(
-            tomlkit.comment(f"Its persona is in {prompt_file}. Copy what you want to keep, and name the copy here.")
-        )
+        persona = " ".join(str(prompt_file).split())
+        main.add(tomlkit.comment(f"Its persona is in {persona}. Copy what you want to keep, and name the copy here."))
         main.add(tomlkit.comment('prompt_file = "prompt.md"'))
     agents = tomlkit.table(is_super_table=True)
     agents.add("main", main)
     document.add("agents", agents)
     provider = _table({"kind": model.kind})
     if model.base_url:
-        provider.add("base_url", model.base_url)
+        try:
+            provider.add("base_url", check_url(model.base_url))
+        except InvalidValue as error:  # It may have a password, so it is not quoted.
+            provider.add(tomlkit.comment(f"The other gateway's base_url is left out: it {error}."))
     if model.api_key:
         name = model.provider.upper().replace("-", "_")
         provider.add("api_key", _secret(model.api_key, f"{name}_API_KEY", with_secrets=with_secrets))
@@ -90,15 +100,19 @@ def _add_channel(channels: Table, channel: ProposedChannel, *, with_secrets: boo
         "dm_policy": channel.dm_policy or "pairing",
     }
     if channel.allow:
-        values["allow"] = [int(each) if each.isdecimal() else each for each in channel.allow]
+        values["allow"] = [_number_or_text(each) for each in channel.allow]
     if channel.group_policy:
         values["group_policy"] = channel.group_policy
     if channel.group_allow:
-        values["group_allow"] = [int(each) if each.lstrip("-").isdecimal() else each for each in channel.group_allow]
+        values["group_allow"] = [_number_or_text(each) for each in channel.group_allow]
     if channel.require_mention is False:
         values["require_mention"] = False
     for name, value in values.items():
         table.add(name, value)
+
+
+def _number_or_text(value: str) -> int | str:
+    return int(value) if _NUMBER.fullmatch(value) else value
 
 
 def _secret(value: str, name: str, *, with_secrets: bool) -> str:

@@ -8,7 +8,7 @@ from gateway.admin.archive import Archive
 from gateway.errors import GatehouseError
 from gateway.importing.plan import Plan, PlannedSession, Progress, read
 from gateway.importing.transcript import session_id, to_transcript
-from gateway.importing.values import Conversation, ForeignGateway
+from gateway.importing.values import Conversation, ForeignGateway, UnknownFormat
 
 _PARALLEL = 8
 """Sessions that are sent at once. The storage commits them together."""
@@ -65,20 +65,24 @@ async def _write_sessions(
             progress("imported", report.sessions)
 
     left = dict(planned)
+    missing = "it has disappeared since the plan was made; import again"
     async with asyncio.TaskGroup() as workers:
         for number in range(_PARALLEL):
             workers.create_task(work(), name=f"import:{number}")
-        async for conversation in read(gateway, lambda _what, _number: None):
-            if isinstance(conversation, Conversation):
-                session = left.pop(session_id(conversation), None)
-                if session is not None:
-                    await queue.put((conversation, session))
-            if not left:
-                break
+        try:
+            async for conversation in read(gateway, lambda _what, _number: None):
+                if isinstance(conversation, Conversation):
+                    session = left.pop(session_id(conversation), None)
+                    if session is not None:
+                        await queue.put((conversation, session))
+                if not left:
+                    break
+        except UnknownFormat as error:
+            missing = f"{error}; import again"
         for _ in range(_PARALLEL):
             await queue.put(None)
     for id_ in left:
-        report.failed[id_] = "it has disappeared since the plan was made; import again"
+        report.failed[id_] = missing
 
 
 async def _blocks(conversation: Conversation, session: PlannedSession) -> AsyncIterator[bytes]:

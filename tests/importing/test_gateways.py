@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from gateway.contract import PeerKind
 from gateway.importing.gateways import installed_gateways, open_gateway
+from gateway.importing.proposal import proposed_config
 from gateway.importing.values import (
     Conversation,
     ForeignGateway,
@@ -201,6 +203,21 @@ def test_sessions_in_the_cold_archive_of_openclaw_are_named(tmp_path: Path) -> N
         database.commit()
     (left_out,) = [each for each in open_gateway(home).conversations() if isinstance(each, LeftOut)]
     assert left_out.why == "OpenClaw has moved it to its cold archive, which is not read"
+
+
+def test_odd_settings_of_picoclaw_become_a_valid_configuration(tmp_path: Path) -> None:
+    folder = picoclaw(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["channels"] = {"telegram": {"enabled": True, "allow_from": ["43"]}}
+    config["channel_list"]["telegram"]["allow_from"] = ["42", "--5", "\u0664"]
+    config["model_list"][0]["api_base"] = "https://ada:made-up-password@models.example.com/v1"
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = open_gateway(folder).settings
+    text = proposed_config("picoclaw", settings, [], with_secrets=True)
+    proposed = tomllib.loads(text)
+    assert proposed["channels"]["telegram"]["allow"] == ["--5", 42, "\u0664"]
+    assert proposed["providers"]["deepseek"] == {"kind": "openai", "api_key": "made-up-key"}
+    assert "made-up-password" not in text
 
 
 def test_a_damaged_session_of_picoclaw_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -111,6 +111,19 @@ async def test_an_interrupted_import_is_completed_by_the_next_one(tmp_path: Path
         assert len([each async for each in archive.sessions()]) == 6
 
 
+async def test_data_that_is_damaged_after_the_plan_was_made_is_reported(tmp_path: Path) -> None:
+    configured = Settings.model_validate({"gateway": {"data_dir": tmp_path / "data"}, "http": {"port": 0}})
+    home = home_with("hermes-agent-0.19.0", tmp_path / "home")
+    found = open_gateway(home)
+    async with open_archive(configured) as archive:
+        plan = await make_plan(found, archive, configured, user="root", progress=silent)
+        (home / ".hermes/state.db").write_bytes(b"SQLite format 3\0" + b"\x7f" * 5_000)
+        report = await write_plan(found, plan, archive, silent)
+    assert report.sessions == 0
+    assert len(report.failed) == 6
+    assert all("state.db is damaged" in why for why in report.failed.values())
+
+
 async def test_a_newer_conversation_here_stays_the_active_one(tmp_path: Path, api: FakeBotApi) -> None:
     found = open_gateway(home_with("hermes-agent-0.19.0", tmp_path / "home"))
     configured = settings(tmp_path, api)
