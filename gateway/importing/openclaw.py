@@ -8,8 +8,9 @@ Known from OpenClaw 2026.9.6, schema 23.
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,7 @@ from gateway.importing.memory_files import read_memory
 from gateway.importing.messages import add_messages
 from gateway.importing.platforms import PLATFORMS, chat_place
 from gateway.importing.source_files import (
+    MAX_LINE,
     Item,
     columns,
     find_folder,
@@ -216,16 +218,8 @@ def _event(row: sqlite3.Row) -> Any:  # noqa: ANN401  # Any: JSON from another p
 
 
 def _decompressed(data: bytes) -> bytes:
-    """Return what OpenClaw has compressed: each event of more than 1 kB. Python has Zstandard from version 3.14 on."""
-    decompress, error = _zstd()
-    try:
-        return decompress(data)
-    except error:
-        return b""
-
-
-def _zstd() -> tuple[Callable[[bytes], bytes], type[Exception]]:
-    # Imported here, because only this importer needs it.
+    """Return what OpenClaw has compressed: each event of more than 1 kB. Of a longer one than `MAX_LINE`, nothing."""
+    # Imported here, because only this importer needs it. Python has Zstandard from version 3.14 on.
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - Python 3.14.
     except ImportError:
@@ -233,7 +227,13 @@ def _zstd() -> tuple[Callable[[bytes], bytes], type[Exception]]:
             from backports import zstd  # type: ignore[import-not-found,no-redef,unused-ignore]  # noqa: PLC0415 - an extra.
         except ImportError:
             raise MissingZstandard from None
-    return zstd.decompress, zstd.ZstdError
+    # A few bytes may stand for more than memory holds.
+    decompressor = zstd.ZstdDecompressor()
+    try:
+        found: bytes = decompressor.decompress(data, max_length=MAX_LINE)
+    except zstd.ZstdError:
+        return b""
+    return found if decompressor.eof else b""
 
 
 class MissingZstandard(UnknownFormat):
@@ -277,7 +277,7 @@ def _sessions(
     id_: str,
     place: Place | None,
     source: str,
-    changed: Any,  # noqa: ANN401 - a time
+    changed: datetime,
     header: Item | None = None,
 ) -> Iterator[Conversation | LeftOut]:
     """Yield the conversations of one session: a new one starts after each reset."""
@@ -305,8 +305,6 @@ def _sessions(
             agent=found["agent"] if found else "",
             source=source + (f" part {part + 1}" if part else ""),
         )
-        if not made.place and not key:
-            made.place = None
         if damaged:
             made.left_out["damaged event"], damaged = damaged, 0
         _add_events(made, pending)

@@ -25,7 +25,7 @@ from gateway.importing.values import (
     unreadable,
 )
 from gateway.memory.statement import Statement
-from gateway.memory.store import MAX_STATEMENTS, ImportedMemory
+from gateway.memory.store import MAX_STATEMENTS, MAX_TEXT, ImportedMemory
 from gateway.routing import DEFAULT_AGENT, is_reachable
 from gateway.sessions import entries
 from gateway.sessions.keys import session_key
@@ -270,7 +270,7 @@ def _planned_memory(maker: str, scope: str, file: MemoryFile) -> Iterator[Planne
             memory=ImportedMemory(
                 name=f"imported-from-{maker}",
                 mark=f"{maker}-{digest.hexdigest()}",
-                statements=tuple(Statement(text=text, noted=file.noted) for text in texts),
+                statements=tuple(Statement(text=text[:MAX_TEXT], noted=file.noted) for text in texts),
             ),
         )
 

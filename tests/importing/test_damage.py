@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -216,6 +217,19 @@ def test_a_huge_line_is_left_out_and_a_long_text_is_cut(tmp_path: Path) -> None:
     contents = [getattr(step, "content", "") for step in found.steps]
     assert len(contents[-2]) == MAX_TEXT
     assert contents[-1] == "the end"
+
+
+def test_a_compressed_event_that_is_huge_is_left_out(tmp_path: Path) -> None:
+    zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    home = home_with("openclaw-2026.9.6", tmp_path)
+    with closing(sqlite3.connect(home / ".openclaw/agents/main/agent/openclaw-agent.sqlite")) as database:
+        huge = zstd.compress(b'"' + b" " * MAX_LINE + b'"')
+        statement = "INSERT INTO transcript_events (session_id, seq, event_zstd) SELECT session_id, 9999, ? "
+        database.execute(statement + "FROM session_windows", (huge,))
+        database.commit()
+    found = [each for each in open_gateway(home).conversations() if isinstance(each, Conversation)]
+    assert len(found) == 6
+    assert sum(each.left_out["damaged event"] for each in found) >= 5
 
 
 def test_a_huge_file_is_refused(tmp_path: Path) -> None:
