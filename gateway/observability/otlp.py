@@ -13,6 +13,8 @@ CONTENT_TYPE = "application/x-protobuf"
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 """Wire types: https://protobuf.dev/programming-guides/encoding/."""
+_MAX_VARINT = 10
+"""Bytes of a number of 64 bits."""
 _STATUS_OK, _STATUS_ERROR = 1, 2
 
 
@@ -51,7 +53,7 @@ def rejected_spans(body: bytes) -> int:
         if not isinstance(partial, bytes):
             return 0
         return next((value for number, value in _fields(partial) if number == 1 and isinstance(value, int)), 0)
-    except IndexError:  # It is cut off.
+    except IndexError:  # It is cut off, or no protocol buffer at all.
         return 0
 
 
@@ -110,10 +112,11 @@ def _fields(body: bytes) -> Iterable[tuple[int, int | bytes]]:
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        digit = body[at]
-        value |= (digit & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+    """Return a number and where the rest begins. Raises `IndexError` if it is cut off or longer than 64 bits."""
+    value = 0
+    for place in range(_MAX_VARINT):
+        digit = body[at + place]
+        value |= (digit & 0x7F) << 7 * place
         if not digit & 0x80:
-            return value, at
+            return value, at + place + 1
+    raise IndexError

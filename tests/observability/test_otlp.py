@@ -59,3 +59,9 @@ def test_rejected_spans_are_read(rejected: int, reason: str) -> None:
 @given(st.binary(max_size=100))
 def test_an_answer_of_another_form_does_no_harm(body: bytes) -> None:
     assert rejected_spans(body) >= 0
+
+
+def test_an_endless_number_is_no_answer() -> None:
+    assert rejected_spans(b"\x0a\x0b\x08" + b"\xff" * 9 + b"\x01") >= 0
+    assert rejected_spans(b"\x08" + b"\xff" * 65_000 + b"\x01") == 0
+    assert rejected_spans(b"\x0a\xe8\x07\x08" + b"\xff" * 998 + b"\x01") == 0
