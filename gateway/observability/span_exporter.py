@@ -15,7 +15,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, T
 from msgspec import Struct
 
 from config import Settings
-from config.settings.tracing import TracingSettings
+from config.secrets import Secret
 from gateway import __version__
 from gateway.agent.providers.http_session import system_certificates
 from gateway.aio import backoff_delays
@@ -66,7 +66,7 @@ class Collector(Struct, frozen=True, kw_only=True):
     """Where the spans go, and what they are about."""
 
     url: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, Secret]
     resource: bytes
 
     @classmethod
@@ -78,7 +78,9 @@ class Collector(Struct, frozen=True, kw_only=True):
             "service.version": __version__,
             "service.instance.id": node or socket.gethostname(),
         }
-        return cls(url=traces_url(tracing), headers=revealed_headers(tracing), resource=encode_resource(about))
+        # As in the official SDKs, the endpoint is the part before /v1/traces.
+        endpoint = (tracing.endpoint or "").rstrip("/").removesuffix(PATH)
+        return cls(url=f"{endpoint}{PATH}", headers=tracing.headers, resource=encode_resource(about))
 
     async def open_session(self) -> ClientSession:
         """Return a session for one after the other request. The caller closes it."""
@@ -87,7 +89,11 @@ class Collector(Struct, frozen=True, kw_only=True):
         return ClientSession(
             connector=TCPConnector(limit=1, ssl=certificates),
             cookie_jar=DummyCookieJar(),
-            headers={**self.headers, "Content-Type": CONTENT_TYPE, "User-Agent": f"Gatehouse/{__version__}"},
+            headers={
+                **{name: value.reveal() for name, value in self.headers.items()},
+                "Content-Type": CONTENT_TYPE,
+                "User-Agent": f"Gatehouse/{__version__}",
+            },
             timeout=ClientTimeout(total=REQUEST_TIMEOUT),
         )
 
@@ -193,13 +199,3 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-def traces_url(settings: TracingSettings) -> str:
-    """Return the full URL. As in the official SDKs, the endpoint is the part before /v1/traces."""
-    endpoint = (settings.endpoint or "").rstrip("/")
-    return endpoint if endpoint.endswith(PATH) else f"{endpoint}{PATH}"
-
-
-def revealed_headers(settings: TracingSettings) -> dict[str, str]:
-    return {name: value.reveal() for name, value in settings.headers.items()}
