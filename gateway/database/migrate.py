@@ -29,7 +29,7 @@ from gateway import __version__
 from gateway.data_dir import unusable
 from gateway.database.connection import Connection
 from gateway.database.lease import LEASE_SECONDS, describe_holder
-from gateway.database.postgres import Cause, cause_of, describe, parse_url, refusal
+from gateway.database.postgres import Cause, cause_of, describe, parse_url, refusal, require_utf8
 from gateway.distribution import Installation
 from gateway.errors import CannotStart
 from gateway.private_files import CREATE, open_private, require_file
@@ -428,13 +428,19 @@ def _open_postgres(storage: StorageSettings) -> "psycopg.Connection[Any]":
         import psycopg  # noqa: PLC0415 - only PostgreSQL needs it.
     except ImportError:
         raise CannotStart(missing_extra(storage) or "psycopg cannot be imported.") from None
-    return psycopg.connect(
+    connection = psycopg.connect(
         psycopg.conninfo.make_conninfo("", **parse_url(storage.url)),
         password=storage.password.reveal() if storage.password else None,
         connect_timeout=math.ceil(storage.connect_timeout),
         fallback_application_name="gatehouse",
         prepare_threshold=None,  # pgbouncer may give each transaction another connection.
     )
+    try:
+        require_utf8(connection.info.parameter_status("server_encoding"), describe(storage.url))
+    except CannotStart:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager

@@ -165,6 +165,15 @@ def cause_of(error: BaseException) -> Cause:
     return _CAUSES.get(code) or _CAUSES.get(code[:2]) or Cause.CALLER
 
 
+def require_utf8(encoding: str | None, name: str) -> None:
+    """Raise `CannotStart` for a database that cannot store all texts. People call it `name`."""
+    if encoding != "UTF8":
+        raise CannotStart(
+            f"The database {name} has the encoding {encoding}. "
+            "Create it with UTF8, for example with `createdb --encoding UTF8 --template template0`."
+        )
+
+
 def refusal(name: str, error: BaseException) -> CannotStart:
     """Return the sentences for an error whose cause is `Cause.FORBIDDEN`, in the database that people call `name`."""
     reason, advice = _find_refusal(error) or (summary(error), "Check storage.url, and the rights of its user")

@@ -28,7 +28,7 @@ import structlog
 from gateway.aio import backoff_delays
 from gateway.database.lease import CommitsLost, Lease, LeaseLost, LeaseTaken, SingleLease
 from gateway.database.migrate import require_usable
-from gateway.database.postgres import MIN_VERSION, Cause, PostgresConnection, cause_of, refusal, summary
+from gateway.database.postgres import MIN_VERSION, Cause, PostgresConnection, cause_of, refusal, require_utf8, summary
 from gateway.errors import CannotStart
 from gateway.spool import queries
 from gateway.spool.copies import write_copy
@@ -252,8 +252,7 @@ class PostgresWriter(GroupCommit):
                 f"Gatehouse needs version {MIN_VERSION} or later."
             )
         (encoding,) = connection.execute("SHOW server_encoding").fetchone()
-        if encoding != "UTF8":
-            raise CannotStart(f"The database {self._name} has the encoding {encoding}. Create it with UTF8.")
+        require_utf8(encoding, self._name)
 
     def _start_failure(self, error: Exception) -> Exception:
         match cause_of(error):

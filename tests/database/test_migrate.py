@@ -28,6 +28,7 @@ from gateway.distribution import Installation
 from gateway.errors import CannotStart
 from gateway.sessions import entries
 from tests.database.harness import connected, store_entries, store_session
+from tests.postgres.server import PostgresServer
 
 KEY = "telegram:42"
 # A row for each table, besides those of sessions.
@@ -417,6 +418,14 @@ def test_a_user_without_rights_is_told_what_to_do(each_database_url: str) -> Non
                 migrate.ensure_current(of_another_user)
         finally:
             admin.execute("DROP ROLE poor")
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_store_all_texts_is_refused(postgres: PostgresServer, encoding: str) -> None:
+    url = postgres.new_database(encoding=encoding)
+    with pytest.raises(CannotStart, match=f"has the encoding {encoding}. Create it with UTF8"):
+        migrate.ensure_current(StorageSettings(url=url))
+    postgres.drop_database(url)
 
 
 def test_an_unreachable_server_is_no_reason_to_give_up(tmp_path: Path) -> None:

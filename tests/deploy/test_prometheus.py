@@ -80,7 +80,7 @@ async def scraped_node(folder: Path, database_url: str) -> ScrapedMetrics:
     tables = {
         "storage": {"url": database_url},
         "cluster": {"enabled": True},
-        "http": {"token": "a-token-of-all-nodes"},
+        "http": {"token": "a-token-of-all-nodes", "port": 0},
     }
     # A node that does not listen has no address, and gets no shards.
     async with (

@@ -229,11 +229,14 @@ class PostgresServer:
         """Make a standby a primary. Returns once it accepts writes."""
         assert self.execute("SELECT pg_promote(true, 60)") == [(True,)]
 
-    def new_database(self) -> str:
-        """Create an empty database. Returns its URL."""
+    def new_database(self, *, encoding: str = "") -> str:
+        """Create an empty database, in UTF8 unless another encoding is given. Returns its URL."""
         name = f"test_{token_hex(6)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
+            create = SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name))
+            if encoding:  # ICU does not know all of them.
+                create += SQL(" ENCODING {} LOCALE_PROVIDER libc LOCALE 'C'").format(encoding)
+            connection.execute(create)
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
