@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import sys
 import tomllib
@@ -25,6 +26,7 @@ _NEW_WHEEL = "./gatehouse_gateway-NEW.VERSION-py3-none-any.whl"
 """Stands for the file of a version that is not known here."""
 _CONTAINER_EXTRAS = "container-extras"
 """In the image of a container: a file with the extras that it has, with commas between them."""
+_PACKAGE = re.compile(r"[\w.-]+")
 _UV_SOURCES = ("directory", "path", "url", "git")
 
 
@@ -65,6 +67,11 @@ class Installation(Struct, frozen=True, kw_only=True):
             return shlex.join(["uv", "tool", "install", *self._uv_words(), *_options("--with", packages)])
         return shlex.join([*self._pip_install(), *packages])
 
+    def extras(self) -> list[str]:
+        """Return the extras of which all packages are installed."""
+        names = (self.metadata.metadata.get_all("Provides-Extra") if self.metadata else None) or []
+        return [each for each in names if all(map(_is_installed, self._requirements(each)))]
+
     def reinstall_command(self) -> str:
         if (self.prefix / _PIPX_METADATA).exists():
             return shlex.join(["pipx", "reinstall", self.prefix.name])
@@ -89,8 +96,9 @@ class Installation(Struct, frozen=True, kw_only=True):
                 ["pipx", "install", "--force", _NEW_WHEEL] if is_wheel else ["pipx", "upgrade", self.prefix.name]
             )
         if (self.prefix / _UV_RECEIPT).exists():
-            again = ["uv", "tool", "install", "--force", _NEW_WHEEL]
-            return shlex.join(again if is_wheel else ["uv", "tool", "upgrade", self.prefix.name])
+            if not is_wheel:
+                return shlex.join(["uv", "tool", "upgrade", self.prefix.name])
+            return shlex.join(["uv", "tool", "install", "--force", *self._uv_words(_NEW_WHEEL)])
         if is_wheel or not source.startswith("/"):
             return shlex.join([*self._pip_install(), "--upgrade", _NEW_WHEEL if is_wheel else source])
         install = [*self._pip_install(), *(["--editable"] if is_editable else []), source]
@@ -153,16 +161,23 @@ class Installation(Struct, frozen=True, kw_only=True):
         # uv makes environments without pip, and installs into them itself.
         return [*sudo, "uv", "pip", "install", "--python", str(self.python)]
 
-    def _uv_words(self) -> Iterator[str]:
+    def _uv_words(self, wheel: str = "") -> Iterator[str]:
         """Yield the words that describe the tool to uv, with everything else that its environment contains.
 
-        uv makes the environment match the new command, so what the command leaves out would be removed.
+        uv makes the environment match the new command, so what the command leaves out would be removed. `wheel` is
+        another file to install Gatehouse from.
         """
         receipt = tomllib.loads((self.prefix / _UV_RECEIPT).read_text(encoding="utf-8"))
-        for table in receipt.get("tool", {}).get("requirements", []):
+        tables = receipt.get("tool", {}).get("requirements", [])
+        if wheel:
+            own = ",".join(extra for table in tables if table["name"] == NAME for extra in table.get("extras", []))
+            yield f"{wheel}[{own}]" if own else wheel
+        for table in tables:
             name, extras = table["name"], ",".join(table.get("extras", []))
             package = f"{name}[{extras}]" if extras else name
             is_own = name == NAME
+            if is_own and wheel:
+                continue
             if "editable" in table:
                 yield from ("--editable" if is_own else "--with-editable", str(table["editable"]))
                 continue
@@ -173,6 +188,14 @@ class Installation(Struct, frozen=True, kw_only=True):
             else:
                 spec = f"{package}{table.get('specifier', '')}"
             yield from (spec,) if is_own else ("--with", spec)
+
+
+def _is_installed(requirement: str) -> bool:
+    name = _PACKAGE.match(requirement)
+    try:
+        return name is not None and bool(distribution(name[0]))
+    except PackageNotFoundError:
+        return False
 
 
 def _options(option: str, values: list[str]) -> Iterator[str]:

@@ -190,6 +190,26 @@ def test_tools_need_another_file_if_they_have_installed_a_file(tmp_path: Path, m
     assert installation(tmp_path, WHEEL).upgrade_command() == f"{command} --force {NEW_WHEEL}"
 
 
+def test_uv_keeps_the_extras_when_another_file_is_installed(tmp_path: Path) -> None:
+    own = '{ name = "gatehouse-gateway", extras = ["sql"], path = "/srv/dist/old.whl" }'
+    (tmp_path / "uv-receipt.toml").write_text(
+        f'[tool]\nrequirements = [{own}, {{ name = "mcp", specifier = ">=2.3" }}]\n'
+    )
+    command = installation(tmp_path, WHEEL).upgrade_command()
+    assert command == f"uv tool install --force '{NEW_WHEEL}[sql]' --with 'mcp>=2.3'"
+
+
+def test_an_extra_counts_if_all_its_packages_are_installed(tmp_path: Path) -> None:
+    here = installation(tmp_path)
+    (tmp_path / "gatehouse_gateway.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: gatehouse-gateway\nVersion: 0.1.0\n"
+        "Provides-Extra: here\nRequires-Dist: msgspec[toml]>=0.1; extra == 'here'\n"
+        "Provides-Extra: half\nRequires-Dist: msgspec; extra == 'half'\n"
+        "Requires-Dist: no-such-package>=1; extra == 'half'\n"
+    )
+    assert here.extras() == ["here"]
+
+
 def test_the_debian_package_is_replaced_by_another_one(tmp_path: Path) -> None:
     here = installation(tmp_path)
     (tmp_path / "gatehouse_gateway.dist-info" / "INSTALLER").write_text("dpkg\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from config import LogFormat, LogLevel, StorageEngine, StorageSettings
+from config import LogFormat, LogLevel, StorageSettings
 from config.loader import read_tables, validate
 from gateway import __version__
 from gateway.cli.common import EXIT_FAILED, EXIT_OK, command_parser, load_settings
@@ -87,8 +87,7 @@ def _print_guide(config: Path | None) -> int:
     installation = Installation.present()
     loaded = load_settings(config, resolves=False)
     named = ["--config", str(loaded.path)] if loaded.path else []
-    extras = {StorageEngine.FILES: (), StorageEngine.SQLITE: ("sql",), StorageEngine.POSTGRESQL: ("postgres",)}
-    trial = installation.trial_commands("gatehouse-next", extras[loaded.settings.storage.engine])
+    trial = installation.trial_commands("gatehouse-next", installation.extras())
     print(
         f"This is Gatehouse {__version__}. To update it:\n\n"
         "1. Install the new version beside this one, and rehearse the update on a copy of your data:"
