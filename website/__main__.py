@@ -31,10 +31,15 @@ PAGES = (
     "examples",
 )
 """Files and folders with Markdown, and what it links to."""
+DOCUMENT = "reference/openapi.json"
+"""The description of the API. A folder with it contains a site, which the next one replaces."""
 
 
 def main(arguments: Sequence[str]) -> int:
     site = Path(arguments[0]) if arguments else ROOT / "site"
+    if site.exists() and any(site.iterdir()) and not (site / DOCUMENT).is_file():
+        print(f"{site} contains something other than the site. Name a new folder.", file=sys.stderr)
+        return 1
     with TemporaryDirectory() as folder:
         source = Path(folder)
         collect_pages(source / "pages")
@@ -64,7 +69,7 @@ def collect_pages(folder: Path) -> None:
     reference.mkdir()
     with started() as daemon, urlopen(f"{daemon.url}/api/openapi.json") as answer:  # noqa: S310 - a loopback URL.
         document = answer.read()
-    (reference / "openapi.json").write_bytes(document)
+    (folder / DOCUMENT).write_bytes(document)
     pages = {
         "configuration": configuration_page(),
         "commands": commands_page(),

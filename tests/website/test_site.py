@@ -20,11 +20,23 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("website") / "site"
-    built = subprocess.run(
-        [sys.executable, "-m", "website", folder], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    built = build(folder)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "website", folder], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    refused = build(tmp_path)
+    assert refused.returncode == 1
+    assert "contains something other than the site" in refused.stderr
+    assert (tmp_path / "notes.txt").exists()
 
 
 def page(site: Path, name: str) -> str:
