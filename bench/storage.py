@@ -221,7 +221,7 @@ async def _opened(settings: Settings) -> AsyncIterator[SessionManager]:
 def _storage(engine: StorageEngine, server: PostgresServer) -> Iterator[Settings]:
     """Yield the settings of a gateway with an empty storage."""
     with TemporaryDirectory() as folder:
-        urls = {
+        urls: dict[StorageEngine, Callable[[], str]] = {
             StorageEngine.FILES: lambda: "files:",
             StorageEngine.SQLITE: lambda: f"sqlite:///{folder}/gatehouse.db",
             StorageEngine.POSTGRESQL: server.new_database,
