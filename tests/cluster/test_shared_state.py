@@ -212,7 +212,7 @@ async def test_a_failed_reply_is_sent_again_by_any_node(tmp_path: Path, database
 
 
 async def test_reminders_of_a_dead_node_are_sent_by_another(tmp_path: Path, database_url: str) -> None:
-    async with cluster(tmp_path, database_url, "a", "b", lease=2.0) as nodes:
+    async with cluster(tmp_path, database_url, "a", "b") as nodes:
         for chat in range(1, 7):
             await nodes.say(chat, "m0")
             await nodes.answered(chat, "m0")
@@ -244,7 +244,7 @@ async def test_reminders_of_a_dead_node_are_sent_by_another(tmp_path: Path, data
 
 
 async def test_schedules_of_a_dead_node_run_once_at_another(tmp_path: Path, database_url: str) -> None:
-    async with cluster(tmp_path, database_url, "a", "b", lease=2.0) as nodes:
+    async with cluster(tmp_path, database_url, "a", "b") as nodes:
         for chat in range(1, 7):
             await nodes.say(chat, "m0")
             await nodes.answered(chat, "m0")
