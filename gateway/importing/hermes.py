@@ -29,6 +29,7 @@ from gateway.importing.source_files import (
     read_text,
 )
 from gateway.importing.values import (
+    SCHEDULES_DIFFER,
     TERMINAL,
     Conversation,
     ForeignGateway,
@@ -78,8 +79,7 @@ def open_gateway(folder: Path) -> ForeignGateway:
         except UnknownFormat as error:
             left_out.append(LeftOut(what=name, why=str(error), is_damaged=True))
     if (folder / "cron/jobs.json").exists():
-        why = "schedules have other times and permissions here; see docs/schedules.md"
-        left_out.append(LeftOut(what="cron/jobs.json", why=why))
+        left_out.append(LeftOut(what="cron/jobs.json", why=SCHEDULES_DIFFER))
     return ForeignGateway(
         maker=MAKER,
         folder=folder,

@@ -1,12 +1,12 @@
 """Turns the memory files of other gateways into statements: each item or paragraph of Markdown is one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.importing.source_files import modified, read_text
-from gateway.importing.values import MemoryFile
+from gateway.importing.values import LeftOut, MemoryFile, UnknownFormat
 
 _MAX_CHARS = 1_000_000
 _HEADING = re.compile(r"#{1,6}\s+(?P<title>.*?)\s*#*\s*")
@@ -20,6 +20,17 @@ _PLACEHOLDER = re.compile(r"[*_]*\(?[*_]*\(.*\)[*_]*|\*[^*].*\*|_[^_].*_|[-=*_ ]
 _FIELD = re.compile(r"\**[^:*]{1,60}(?::\**|\**:)\s*(?P<value>.*)")
 _WEAK_HEADINGS = frozenset({"memory", "long-term memory", "user", "user profile", "notes", "facts", "important"})
 """Headings that say nothing about the items below them."""
+
+
+def read_memories(workspace: Path, paths: Iterable[Path], left_out: list[LeftOut]) -> Iterator[MemoryFile]:
+    """Yield the memory files of a workspace that have statements. Add those that are damaged to `left_out`."""
+    for path in paths:
+        name = str(path.relative_to(workspace))
+        try:
+            if (found := read_memory(path, name=name)) is not None:
+                yield found
+        except UnknownFormat as error:
+            left_out.append(LeftOut(what=name, why=str(error), is_damaged=True))
 
 
 def read_memory(path: Path, *, name: str = "") -> MemoryFile | None:

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from gateway.contract import PeerKind
-from gateway.importing.memory_files import read_memory
+from gateway.importing.memory_files import read_memories
 from gateway.importing.messages import add_messages
 from gateway.importing.platforms import PLATFORMS, chat_place
-from gateway.importing.source_files import Item, find_folder, modified, parse_time, read_lines, read_object
+from gateway.importing.source_files import (
+    Item,
+    as_dict,
+    find_folder,
+    modified,
+    other_files,
+    parse_time,
+    read_lines,
+    read_settings,
+)
 from gateway.importing.values import (
     TERMINAL,
     Conversation,
@@ -50,24 +59,14 @@ def is_gateway(folder: Path) -> bool:
 def open_gateway(folder: Path) -> ForeignGateway:
     """Return the data in a folder. Raises `UnknownFormat` if it is not nanobot's."""
     left_out: list[LeftOut] = []
-    config: Item = {}
-    if (folder / _CONFIG).exists():
-        try:
-            config = read_object(folder / _CONFIG)
-        except UnknownFormat as error:
-            left_out.append(LeftOut(what="settings", why=str(error), is_damaged=True))
-    elif not (folder / "sessions").is_dir():
+    if not (folder / _CONFIG).exists() and not (folder / "sessions").is_dir():
         raise UnknownFormat(f"{folder} has neither {_CONFIG} nor sessions, so it is not a folder of nanobot")
+    config = read_settings(folder / _CONFIG, left_out)
     workspace = _workspace(folder, config)
-    memory: list[MemoryFile] = []
-    for path in (workspace / "memory/MEMORY.md", workspace / "USER.md"):
-        try:
-            if (found := read_memory(path)) is not None and found.statements != (_TEMPLATE,):
-                memory.append(found)
-        except UnknownFormat as error:
-            left_out.append(LeftOut(what=path.name, why=str(error), is_damaged=True))
+    found = read_memories(workspace, (workspace / "memory/MEMORY.md", workspace / "USER.md"), left_out)
+    memory = [each for each in found if each.statements != (_TEMPLATE,)]
     memory += _history(workspace / "memory/history.jsonl")
-    left_out += _other_files(workspace)
+    left_out += other_files(workspace, schedules="cron/jobs.json")
     return ForeignGateway(
         maker=MAKER,
         folder=folder,
@@ -79,7 +78,7 @@ def open_gateway(folder: Path) -> ForeignGateway:
 
 
 def _workspace(folder: Path, config: Item) -> Path:
-    named = _dict(_dict(config.get("agents")).get("defaults")).get("workspace")
+    named = as_dict(as_dict(config.get("agents")).get("defaults")).get("workspace")
     if isinstance(named, str) and (found := find_folder(named.replace("~/.nanobot", str(folder.absolute()), 1))):
         return found
     # A copy of the folder from another machine has its workspace inside, or next to it.
@@ -107,7 +106,7 @@ def _conversations(folder: Path, workspace: Path) -> Iterator[Conversation | Lef
 
 def _parse(path: Path) -> Conversation | LeftOut:
     lines = read_lines(path)
-    header: Item = _dict(next(lines, None))
+    header: Item = as_dict(next(lines, None))
     if header.get("_type") != "metadata":
         raise UnknownFormat("it doesn't start with the metadata of a session of nanobot")
     key = clean(str(header.get("key") or ""))
@@ -120,7 +119,7 @@ def _parse(path: Path) -> Conversation | LeftOut:
         maker=MAKER, key=key, id=str(header.get("created_at") or ""), created=created, source=str(path)
     )
     conversation.place = _place(key)
-    title = _dict(header.get("metadata")).get("title")
+    title = as_dict(header.get("metadata")).get("title")
     conversation.title = clean(title) if isinstance(title, str) else ""
     add_messages(conversation, _visible(conversation, lines), is_local=True)
     return conversation
@@ -165,19 +164,10 @@ def _history(path: Path) -> Iterator[MemoryFile]:
             yield MemoryFile(name=f"{path.name} ({key})", statements=tuple(texts), noted=days[key], place=place)
 
 
-def _other_files(workspace: Path) -> Iterator[LeftOut]:
-    for name, why in (
-        ("cron/jobs.json", "schedules have other times and permissions here; see docs/schedules.md"),
-        ("skills", "skills can be copied to a folder of `skills.folders`; see docs/skills.md"),
-    ):
-        if (workspace / name).exists():
-            yield LeftOut(what=name, why=why)
-
-
 def _settings(config: Item, workspace: Path) -> ForeignSettings:
     notes: list[str] = []
     channels = []
-    for name, table in _dict(config.get("channels")).items():
+    for name, table in as_dict(config.get("channels")).items():
         if not isinstance(table, dict) or table.get("enabled") is not True:
             continue
         if name not in PLATFORMS:
@@ -193,8 +183,8 @@ def _settings(config: Item, workspace: Path) -> ForeignSettings:
                 require_mention=table.get("groupPolicy", table.get("group_policy")) != "open",
             )
         )
-    defaults = _dict(_dict(config.get("agents")).get("defaults"))
-    model = _model(defaults, _dict(config.get("providers")))
+    defaults = as_dict(as_dict(config.get("agents")).get("defaults"))
+    model = _model(defaults, as_dict(config.get("providers")))
     soul = workspace / "SOUL.md"
     return ForeignSettings(
         channels=tuple(channels),
@@ -212,17 +202,13 @@ def _model(defaults: Item, providers: Item) -> ProposedModel | None:
         return None
     if provider in {"", "auto"}:
         provider = model.partition("/")[0] if "/" in model else ""
-    table = _dict(providers.get(provider))
+    table = as_dict(providers.get(provider))
     return proposed_model(
         provider,
         model,
         base_url=_text(table.get("apiBase", table.get("api_base"))),
         api_key=_text(table.get("apiKey", table.get("api_key"))),
     )
-
-
-def _dict(value: object) -> Item:
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -19,30 +19,34 @@ from typing import Any
 import yaml
 
 from gateway.contract import PeerKind
-from gateway.importing.memory_files import read_memory
+from gateway.importing.memory_files import read_memories
 from gateway.importing.messages import add_messages
 from gateway.importing.platforms import PLATFORMS, chat_place
 from gateway.importing.source_files import (
     MAX_LINE,
     Item,
+    as_dict,
+    as_list,
     columns,
     find_folder,
+    identity_links,
     load_json,
     modified,
     open_database,
     parse_time,
     read_lines,
     read_object,
+    read_settings,
     read_text,
 )
 from gateway.importing.values import (
+    SKILLS_CAN_BE_COPIED,
     TERMINAL,
     Conversation,
     ForeignGateway,
     ForeignSettings,
     ImportedText,
     LeftOut,
-    MemoryFile,
     Place,
     ProposedChannel,
     ProposedModel,
@@ -90,12 +94,7 @@ def open_gateway(folder: Path) -> ForeignGateway:
         raise UnknownFormat(f"{folder} has neither {_CONFIG} nor sessions of agents, so it is not a folder of OpenClaw")
     left_out: list[LeftOut] = []
     notes: list[str] = []
-    config: Item = {}
-    if (folder / _CONFIG).exists():
-        try:
-            config = _read_json5(folder / _CONFIG)
-        except UnknownFormat as error:
-            left_out.append(LeftOut(what="settings", why=str(error), is_damaged=True))
+    config = read_settings(folder / _CONFIG, left_out, _read_json5)
     for database in sorted(folder.glob(_DATABASES)):
         with suppress(UnknownFormat), open_database(database) as connection:
             version = _check(database, connection)
@@ -104,17 +103,14 @@ def open_gateway(folder: Path) -> ForeignGateway:
                     f"Its database has format {version}, and {KNOWN_SCHEMA} is the newest that was tried here."
                 )
     workspace = _workspace(folder, config)
-    memory: list[MemoryFile] = []
-    for path in (workspace / "MEMORY.md", workspace / "USER.md", *sorted((workspace / "memory").glob("*.md"))):
-        try:
-            found = read_memory(path, name=str(path.relative_to(workspace)))
-            if found is not None and not any(_TEMPLATE in text for text in found.statements):
-                memory.append(found)
-        except UnknownFormat as error:
-            left_out.append(LeftOut(what=path.name, why=str(error), is_damaged=True))
+    files = (workspace / "MEMORY.md", workspace / "USER.md", *sorted((workspace / "memory").glob("*.md")))
+    memory = [
+        each
+        for each in read_memories(workspace, files, left_out)
+        if not any(_TEMPLATE in text for text in each.statements)
+    ]
     if (workspace / "skills").is_dir():
-        why = "skills can be copied to a folder of `skills.folders`; see docs/skills.md"
-        left_out.append(LeftOut(what="skills", why=why))
+        left_out.append(LeftOut(what="skills", why=SKILLS_CAN_BE_COPIED))
     return ForeignGateway(
         maker=MAKER,
         folder=folder,
@@ -126,7 +122,7 @@ def open_gateway(folder: Path) -> ForeignGateway:
 
 
 def _workspace(folder: Path, config: Item) -> Path:
-    if named := find_folder(_dict(_dict(config.get("agents")).get("defaults")).get("workspace")):
+    if named := find_folder(as_dict(as_dict(config.get("agents")).get("defaults")).get("workspace")):
         return named
     beside = folder.parent / "workspace"
     return folder / "workspace" if (folder / "workspace").is_dir() or not beside.is_dir() else beside
@@ -258,7 +254,7 @@ def _from_files(folder: Path, migrated: set[str]) -> Iterator[Conversation | Lef
             continue
         try:
             lines = read_lines(path)
-            header = _dict(next(lines, None))
+            header = as_dict(next(lines, None))
             id_ = str(header.get("id") or "")
             if header.get("type") != "session" or not id_:
                 yield LeftOut(what=str(path), why="it doesn't start with the header of a session", is_damaged=True)
@@ -363,7 +359,7 @@ def _add_events(conversation: Conversation, events: list[Item]) -> None:
         before = len(conversation.steps)
         at = conversation.steps[-1].at if conversation.steps else conversation.created
         add_messages(conversation, [{"timestamp": event.get("timestamp"), **message}], at=at)
-        details = _dict(message.get("__openclaw"))
+        details = as_dict(message.get("__openclaw"))
         sender, name = str(details.get("senderId") or ""), str(details.get("senderName") or "")
         place = conversation.place
         if name and place is not None and place.kind is PeerKind.DIRECT and place.channel != TERMINAL:
@@ -396,7 +392,7 @@ def _place_of(chat: Item | None, window: Window) -> Place | None:
 
 def _place_of_entry(entry: Item) -> Place | None:
     """Return the chat that an entry of `sessions.json` names: its last one."""
-    origin, context = _dict(entry.get("origin")), _dict(entry.get("deliveryContext"))
+    origin, context = as_dict(entry.get("origin")), as_dict(entry.get("deliveryContext"))
     channel = str(context.get("channel") or entry.get("lastChannel") or origin.get("provider") or "")
     peer = str(context.get("to") or entry.get("lastTo") or origin.get("from") or "")
     return _place(
@@ -461,7 +457,7 @@ def _read_json5(path: Path) -> Item:
 
 def _settings(folder: Path, config: Item, workspace: Path, notes: list[str]) -> ForeignSettings:
     channels: list[ProposedChannel] = []
-    for name, table in _dict(config.get("channels")).items():
+    for name, table in as_dict(config.get("channels")).items():
         if not isinstance(table, dict) or table.get("enabled") is False or name in ("defaults", "modelByChannel"):
             continue
         if name not in PLATFORMS:
@@ -469,34 +465,31 @@ def _settings(folder: Path, config: Item, workspace: Path, notes: list[str]) -> 
             continue
         accounts = {"default": table} if _token(table) or not table.get("accounts") else {}
         accounts |= {
-            str(key): {**table, **each} for key, each in _dict(table.get("accounts")).items() if isinstance(each, dict)
+            str(key): {**table, **each}
+            for key, each in as_dict(table.get("accounts")).items()
+            if isinstance(each, dict)
         }
         channels += [_channel(folder, name, account, each) for account, each in accounts.items()]
-    session = _dict(config.get("session"))
-    links = {
-        clean(str(name)): tuple(clean(str(each)) for each in ids if isinstance(each, str))
-        for name, ids in _dict(session.get("identityLinks")).items()
-        if isinstance(ids, list)
-    }
+    session = as_dict(config.get("session"))
     soul = workspace / "SOUL.md"
     scope = str(session.get("dmScope") or "main")
     return ForeignSettings(
         channels=tuple(channels),
         model=_model(config),
         dm_scope=scope if scope in {"main", "per-peer", "per-account-channel-peer"} and config else "",
-        identity_links=links,
-        timezone=str(_dict(_dict(config.get("agents")).get("defaults")).get("userTimezone") or ""),
+        identity_links=identity_links(session.get("identityLinks")),
+        timezone=str(as_dict(as_dict(config.get("agents")).get("defaults")).get("userTimezone") or ""),
         prompt_file=soul if soul.is_file() else None,
         notes=tuple(notes),
     )
 
 
 def _channel(folder: Path, name: str, account: str, table: Item) -> ProposedChannel:
-    allow = {clean(str(each)).removeprefix(f"{name}:") for each in _list(table.get("allowFrom"))}
+    allow = {clean(str(each)).removeprefix(f"{name}:") for each in as_list(table.get("allowFrom"))}
     allow |= _approved(folder, name, account)
-    groups = _dict(table.get("groups") or table.get("guilds"))
+    groups = as_dict(table.get("groups") or table.get("guilds"))
     group_ids = tuple(clean(str(each)) for each in groups if each != "*")
-    mention = _dict(groups.get("*")).get("requireMention")
+    mention = as_dict(groups.get("*")).get("requireMention")
     return ProposedChannel(
         name=name,
         account=clean(account),
@@ -521,7 +514,7 @@ def _approved(folder: Path, channel: str, account: str) -> set[str]:
             found |= {clean(str(row[0])) for row in rows}
     for name in (f"{channel}-{account}-allowFrom.json", f"{channel}-allowFrom.json"):
         with suppress(UnknownFormat):
-            found |= {clean(str(each)) for each in _list(read_object(folder / "credentials" / name).get("allowFrom"))}
+            found |= {clean(str(each)) for each in as_list(read_object(folder / "credentials" / name).get("allowFrom"))}
     return found
 
 
@@ -538,12 +531,12 @@ def _token(table: Item) -> str:
 
 
 def _model(config: Item) -> ProposedModel | None:
-    chosen = _dict(_dict(config.get("agents")).get("defaults")).get("model")
-    name = _dict(chosen).get("primary") if isinstance(chosen, dict) else chosen
+    chosen = as_dict(as_dict(config.get("agents")).get("defaults")).get("model")
+    name = as_dict(chosen).get("primary") if isinstance(chosen, dict) else chosen
     if not isinstance(name, str) or not name:
         return None
     provider = name.partition("/")[0]
-    table = _dict(_dict(_dict(config.get("models")).get("providers")).get(provider))
+    table = as_dict(as_dict(as_dict(config.get("models")).get("providers")).get(provider))
     key = table.get("apiKey")
     if isinstance(key, str) and (found := _VARIABLE.fullmatch(key)):
         key = f"env:{found['name']}"
@@ -553,11 +546,3 @@ def _model(config: Item) -> ProposedModel | None:
         base_url=str(table.get("baseUrl") or ""),
         api_key=clean(key) if isinstance(key, str) else "",
     )
-
-
-def _dict(value: object) -> Item:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:  # Any: JSON from another program.
-    return value if isinstance(value, list) else []

@@ -13,16 +13,21 @@ from pathlib import Path
 import yaml
 
 from gateway.contract import PeerKind
-from gateway.importing.memory_files import read_memory
+from gateway.importing.memory_files import read_memories
 from gateway.importing.messages import add_messages
 from gateway.importing.platforms import PLATFORMS, chat_place
 from gateway.importing.source_files import (
     Item,
+    as_dict,
+    as_list,
     find_folder,
+    identity_links,
     modified,
+    other_files,
     parse_time,
     read_lines,
     read_object,
+    read_settings,
     read_text,
 )
 from gateway.importing.values import (
@@ -31,7 +36,6 @@ from gateway.importing.values import (
     ForeignGateway,
     ForeignSettings,
     LeftOut,
-    MemoryFile,
     Place,
     ProposedChannel,
     ProposedModel,
@@ -61,40 +65,25 @@ def is_gateway(folder: Path) -> bool:
 def open_gateway(folder: Path) -> ForeignGateway:
     """Return the data in a folder. Raises `UnknownFormat` if it is not PicoClaw's."""
     left_out: list[LeftOut] = []
-    config: Item = {}
-    if (folder / _CONFIG).exists():
-        try:
-            config = read_object(folder / _CONFIG)
-        except UnknownFormat as error:
-            left_out.append(LeftOut(what="settings", why=str(error), is_damaged=True))
-    elif not (folder / "workspace/sessions").is_dir():
+    if not (folder / _CONFIG).exists() and not (folder / "workspace/sessions").is_dir():
         raise UnknownFormat(f"{folder} has neither {_CONFIG} nor sessions, so it is not a folder of PicoClaw")
+    config = read_settings(folder / _CONFIG, left_out)
     workspace = _workspace(folder, config)
-    memory: list[MemoryFile] = []
-    for path in (workspace / "memory/MEMORY.md", workspace / "USER.md", *sorted(workspace.glob("memory/*/*.md"))):
-        try:
-            if (found := read_memory(path, name=str(path.relative_to(workspace)))) is not None:
-                memory.append(found)
-        except UnknownFormat as error:
-            left_out.append(LeftOut(what=path.name, why=str(error), is_damaged=True))
-    for name, why in (
-        ("cron", "schedules have other times and permissions here; see docs/schedules.md"),
-        ("skills", "skills can be copied to a folder of `skills.folders`; see docs/skills.md"),
-    ):
-        if (workspace / name).exists():
-            left_out.append(LeftOut(what=name, why=why))
+    files = (workspace / "memory/MEMORY.md", workspace / "USER.md", *sorted(workspace.glob("memory/*/*.md")))
+    memory = tuple(read_memories(workspace, files, left_out))
+    left_out += other_files(workspace, schedules="cron")
     return ForeignGateway(
         maker=MAKER,
         folder=folder,
         conversations=partial(_conversations, workspace),
-        memory=tuple(memory),
+        memory=memory,
         settings=_settings(folder, config, workspace, left_out),
         left_out=tuple(left_out),
     )
 
 
 def _workspace(folder: Path, config: Item) -> Path:
-    named = _dict(_dict(config.get("agents")).get("defaults")).get("workspace")
+    named = as_dict(as_dict(config.get("agents")).get("defaults")).get("workspace")
     return find_folder(named) or folder / "workspace"
 
 
@@ -121,7 +110,7 @@ def _conversations(workspace: Path) -> Iterator[Conversation | LeftOut]:
 def _slots(meta: Path) -> Iterator[Path]:
     """Yield the file to which a rewritten history has moved."""
     stem = meta.name.removesuffix(".meta.json")
-    slot = _dict(read_object(meta)).get("history_slot") if meta.is_file() else None
+    slot = as_dict(read_object(meta)).get("history_slot") if meta.is_file() else None
     if slot in ("a", "b") and (found := meta.with_name(f"{stem}.history-{slot}")).is_file():
         yield found
 
@@ -146,7 +135,7 @@ def _parse(path: Path) -> Conversation | LeftOut:
         return LeftOut(what=key, why="it belongs to a job or a program, and to no chat")
     created = parse_time(meta.get("created_at") or meta.get("created")) or modified(path)
     updated = parse_time(meta.get("updated_at") or meta.get("updated")) or modified(path)
-    scope = _dict(meta.get("scope"))
+    scope = as_dict(meta.get("scope"))
     if isinstance(version := scope.get("version"), int) and version > KNOWN_SCOPE:
         raise UnknownFormat(f"its scope has format {version}, and {KNOWN_SCOPE} is the newest known one")
     conversation = Conversation(maker=MAKER, key=key, id="", created=created, source=str(path))
@@ -154,7 +143,7 @@ def _parse(path: Path) -> Conversation | LeftOut:
         conversation.agent = clean(str(scope.get("agent_id") or ""))
         conversation.place = _place_of_scope(scope)
     if conversation.place is None:
-        aliases = [clean(str(each)) for each in _list(meta.get("aliases"))]
+        aliases = [clean(str(each)) for each in as_list(meta.get("aliases"))]
         # The most telling alias is the longest one. Each session has that of the agent's main one too.
         names = [key] if not key.startswith(_OPAQUE) else sorted(aliases, key=lambda each: -each.count(":"))
         for name in names:
@@ -166,7 +155,7 @@ def _parse(path: Path) -> Conversation | LeftOut:
 
 
 def _place_of_scope(scope: Item) -> Place | None:
-    values = _dict(scope.get("values"))
+    values = as_dict(scope.get("values"))
     channel = clean(str(scope.get("channel") or ""))
     account = clean(str(scope.get("account") or "")) or "default"
     kind, _, peer = str(values.get("chat") or "").partition(":")
@@ -213,33 +202,28 @@ def _settings(folder: Path, config: Item, workspace: Path, left_out: list[LeftOu
     security: Item = {}
     if (folder / _SECURITY).is_file():
         try:
-            security = _dict(yaml.safe_load(read_text(folder / _SECURITY)))
+            security = as_dict(yaml.safe_load(read_text(folder / _SECURITY)))
         except (UnknownFormat, yaml.YAMLError, RecursionError, ValueError):
             left_out.append(LeftOut(what=_SECURITY, why="it is damaged: it is not YAML", is_damaged=True))
     notes: list[str] = []
     channels: list[ProposedChannel] = []
     for name in ("channel_list", "channels"):
-        secrets = _dict(security.get(name))
-        for key, table in _dict(config.get(name)).items():
+        secrets = as_dict(security.get(name))
+        for key, table in as_dict(config.get(name)).items():
             if isinstance(table, dict) and table.get("enabled") is True:
-                found = _channel(clean(str(key)), table, _dict(secrets.get(key)))
+                found = _channel(clean(str(key)), table, as_dict(secrets.get(key)))
                 if found is not None:
                     channels.append(found)
                 else:
                     notes.append(f"Gatehouse has no channel {clean(str(table.get('type') or key))!r}.")
-    session = _dict(config.get("session"))
-    links = {
-        clean(str(name)): tuple(clean(str(each)) for each in ids if isinstance(each, str))
-        for name, ids in _dict(session.get("identity_links")).items()
-        if isinstance(ids, list)
-    }
+    session = as_dict(config.get("session"))
     soul = workspace / "SOUL.md"
     scope = str(session.get("dm_scope") or "")
     return ForeignSettings(
         channels=tuple(channels),
-        model=_model(config, _dict(security.get("model_list"))),
+        model=_model(config, as_dict(security.get("model_list"))),
         dm_scope=scope if scope in ("main", "per-peer", "per-account-channel-peer") else "",
-        identity_links=links,
+        identity_links=identity_links(session.get("identity_links")),
         prompt_file=soul if soul.is_file() else None,
         notes=tuple(notes),
     )
@@ -249,10 +233,10 @@ def _channel(key: str, table: Item, secrets: Item) -> ProposedChannel | None:
     name = str(table.get("type") or key)
     if name not in PLATFORMS:
         return None
-    settings, hidden = _dict(table.get("settings")), _dict(secrets.get("settings"))
+    settings, hidden = as_dict(table.get("settings")), as_dict(secrets.get("settings"))
     tokens = (hidden.get("token"), secrets.get("token"), settings.get("token"), table.get("token"))
     token = next((str(each) for each in tokens if isinstance(each, str) and each not in {"", "[NOT_HERE]"}), "")
-    allow = {_bare(str(each), name) for each in _list(table.get("allow_from"))}
+    allow = {_bare(str(each), name) for each in as_list(table.get("allow_from"))}
     return ProposedChannel(
         name=name,
         account="default" if key == name else key,
@@ -263,17 +247,17 @@ def _channel(key: str, table: Item, secrets: Item) -> ProposedChannel | None:
 
 
 def _model(config: Item, secrets: Item) -> ProposedModel | None:
-    defaults = _dict(_dict(config.get("agents")).get("defaults"))
+    defaults = as_dict(as_dict(config.get("agents")).get("defaults"))
     name = str(defaults.get("model_name") or defaults.get("model") or "")
     if not name:
         return None
-    for each in map(_dict, _list(config.get("model_list"))):
+    for each in map(as_dict, as_list(config.get("model_list"))):
         if each.get("model_name") == name:
-            hidden = _dict(secrets.get(name) or secrets.get(f"{name}:0"))
+            hidden = as_dict(secrets.get(name) or secrets.get(f"{name}:0"))
             keys = [
-                *_list(hidden.get("api_keys")),
+                *as_list(hidden.get("api_keys")),
                 hidden.get("api_key"),
-                *_list(each.get("api_keys")),
+                *as_list(each.get("api_keys")),
                 each.get("api_key"),
             ]
             key = next((str(found) for found in keys if isinstance(found, str) and found not in {"", "[NOT_HERE]"}), "")
@@ -284,11 +268,3 @@ def _model(config: Item, secrets: Item) -> ProposedModel | None:
                 api_key="" if key.startswith(("file://", "enc://")) else clean(key),
             )
     return proposed_model(str(defaults.get("provider") or ""), name)
-
-
-def _dict(value: object) -> Item:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.importing.values import UnknownFormat
+from gateway.importing.values import SCHEDULES_DIFFER, SKILLS_CAN_BE_COPIED, LeftOut, UnknownFormat
+from gateway.text import clean
 from gateway.text.plain import in_bytes
 
 MAX_BYTES = 250_000_000
@@ -68,6 +69,22 @@ def read_object(path: Path) -> Item:
     if not isinstance(found, dict):
         raise UnknownFormat(f"{path.name} is damaged: it is not a JSON object")
     return found
+
+
+def read_settings(path: Path, left_out: list[LeftOut], read: Callable[[Path], Item] = read_object) -> Item:
+    """Return the settings in a file; nothing if it does not exist, or is damaged and added to `left_out`."""
+    try:
+        return read(path) if path.exists() else {}
+    except UnknownFormat as error:
+        left_out.append(LeftOut(what="settings", why=str(error), is_damaged=True))
+        return {}
+
+
+def other_files(workspace: Path, *, schedules: str) -> Iterator[LeftOut]:
+    """Yield what a workspace has besides conversations and memory. `schedules` is the path of its schedules."""
+    for name, why in ((schedules, SCHEDULES_DIFFER), ("skills", SKILLS_CAN_BE_COPIED)):
+        if (workspace / name).exists():
+            yield LeftOut(what=name, why=why)
 
 
 def read_lines(path: Path) -> Iterator[Any]:
@@ -138,6 +155,23 @@ def _connected(path: Path, options: str) -> sqlite3.Connection:
 def columns(database: sqlite3.Connection, table: str) -> set[str]:
     """Return the names of the columns of a table; nothing if there is no such table."""
     return {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+
+
+def as_dict(value: object) -> Item:
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:  # Any: as above.
+    return value if isinstance(value, list) else []
+
+
+def identity_links(value: object) -> dict[str, tuple[str, ...]]:
+    """Return the ids of each person, as two of the other gateways have them in the same form as this one."""
+    return {
+        clean(str(name)): tuple(clean(str(each)) for each in ids if isinstance(each, str))
+        for name, ids in as_dict(value).items()
+        if isinstance(ids, list)
+    }
 
 
 def parse_time(value: object, *, is_local: bool = False) -> datetime | None:

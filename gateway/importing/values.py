@@ -10,6 +10,8 @@ from gateway.contract import PeerKind
 from gateway.conversation import Json
 
 TERMINAL = "terminal"
+SCHEDULES_DIFFER = "schedules have other times and permissions here; see docs/schedules.md"
+SKILLS_CAN_BE_COPIED = "skills can be copied to a folder of `skills.folders`; see docs/skills.md"
 
 
 class UnknownFormat(Exception):

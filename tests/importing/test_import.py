@@ -171,7 +171,7 @@ async def test_memory_of_several_people_waits_for_a_choice(tmp_path: Path) -> No
     async with open_archive(configured) as archive:
         plan = await make_plan(found, archive, configured, user="root", progress=silent)
     assert [each.file for each in plan.memory] == ["history.jsonl (telegram:42)"]
-    assert [each.why for each in plan.left_out if each.what == "MEMORY.md"] == [
+    assert [each.why for each in plan.left_out if each.what == "memory/MEMORY.md"] == [
         "it was for all of its 2 people, and here each scope has a memory of its own; choose one with --memory-scope"
     ]
 
