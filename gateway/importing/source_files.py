@@ -135,7 +135,7 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
                 connection.row_factory = sqlite3.Row
                 connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
                 yield connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # The latter for the name of a column.
         raise UnknownFormat(f"{path.name} is damaged or no database of a known version: {error}") from error
     except OSError as error:
         raise UnknownFormat(f"{path.name} can't be read: {error.strerror}") from error

@@ -258,6 +258,17 @@ def test_a_path_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
         open_gateway(tmp_path / ("a" * 5_000))
 
 
+def test_a_column_with_a_damaged_name_makes_the_database_damaged(tmp_path: Path) -> None:
+    home = home_with("openclaw-2026.9.6", tmp_path)
+    path = home / ".openclaw/agents/main/agent/openclaw-agent.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE session_windows ADD COLUMN to_be_damaged")
+        database.commit()
+    path.write_bytes(path.read_bytes().replace(b"to_be_damaged", b"\x80o_be_damaged"))
+    damaged = [each for each in open_gateway(home).conversations() if isinstance(each, LeftOut) and each.is_damaged]
+    assert [each.what for each in damaged] == [str(path)]
+
+
 def test_pipes_and_folders_in_the_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
     home = home_with("nanobot-0.3.5", tmp_path)
     path = sessions_of_nanobot(home)
