@@ -32,9 +32,15 @@ def open_gateway(path: Path, name: str = "") -> ForeignGateway:
         if name:
             return _opened(GATEWAYS[name], path)
         for module in GATEWAYS.values():
-            for folder in (path, path / module.DEFAULT_FOLDER):
-                if path.is_dir() and module.is_gateway(folder):
-                    return _opened(module, folder)
+            if path.is_dir() and module.is_gateway(path):
+                return _opened(module, path)
+        found = installed_gateways(path)
+        if len(found) > 1:
+            folders = " or ".join(str(folder) for _, folder in found)
+            raise UnknownFormat(f"it has the data of several gateways; name {folders}")
+        if found:
+            maker, folder = found[0]
+            return _opened(GATEWAYS[maker], folder)
         return miniclaw.open_gateway(path)
     except OSError as error:  # A folder may not be searched, for example.
         raise unreadable(error, path) from error

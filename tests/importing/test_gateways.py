@@ -105,6 +105,8 @@ def test_data_in_a_home_folder_is_found(tmp_path: Path) -> None:
         home_with(name, tmp_path)
     picoclaw(tmp_path)
     assert [name for name, _ in installed_gateways(tmp_path)] == ["openclaw", "nanobot", "hermes", "picoclaw"]
+    with pytest.raises(UnknownFormat, match=r"several gateways; name .*/\.openclaw or .*/\.nanobot or "):
+        open_gateway(tmp_path)
 
 
 def picoclaw(home: Path) -> Path:
