@@ -2,7 +2,7 @@
 
 A database has the transcript of each session as events, of which some are messages. An event names its parent, so a
 person can go back and continue from there: only the branch that is continued counts. After a `reset`, the conversation
-starts anew under the same id. Older versions wrote the same events to files of JSON lines.
+starts again under the same id. Older versions wrote the same events to files of JSON lines.
 Known from OpenClaw 2026.9.6, schema 23.
 """
 

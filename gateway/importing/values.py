@@ -157,7 +157,7 @@ class ForeignSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignGateway:
-    """The data of another gateway. `conversations` reads them anew at each call, one at a time."""
+    """The data of another gateway. `conversations` reads them again at each call, one at a time."""
 
     maker: str
     folder: Path
