@@ -197,6 +197,7 @@ async def test_an_owner_answers_renames_and_deletes_a_session(owner: Page, shown
 async def test_a_question_is_approved_and_the_transcript_follows(browser: Browser, owner: Page, shown: Console) -> None:
     """Two browsers at once: one decides, and the other sees it."""
     async with opened(browser, shown.link()) as other:
+        await expect(other.get_by_text("Live", exact=True)).to_be_visible()
         await visit(other, f"sessions/{await shown.session_with('rocket')}")
         await expect(other.locator(".message .badge", has_text="Running")).to_be_visible()
         await visit(owner, "people")
