@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import date
 from pathlib import Path
 
 from gateway.importing.source_files import modified, read_text
@@ -78,7 +78,7 @@ def day_of(path: Path) -> str:
     """Return the day that the name of a file says, or that of its last change."""
     if found := _DAY.search(path.stem):
         try:
-            return f"{datetime(*map(int, found.groups()), tzinfo=UTC):%Y-%m-%d}"  # type: ignore[arg-type,misc]  # three numbers
+            return str(date(*map(int, found.groups())))
         except ValueError:
             pass
-    return f"{modified(path):%Y-%m-%d}"
+    return str(modified(path).date())

@@ -157,7 +157,7 @@ def _history(path: Path) -> Iterator[MemoryFile]:
                 case {"content": str(text), "session_key": str(key)} if text.strip() and not _INTERNAL.match(key):
                     found.setdefault(key, {})[clean(text).strip()] = None
                     at = parse_time(line.get("timestamp"), is_local=True) or modified(path)
-                    days[key] = f"{at:%Y-%m-%d}"
+                    days[key] = f"{at.date()}"
     for key, texts in found.items():
         place = _place(key)
         if place is not None:
