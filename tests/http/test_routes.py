@@ -68,6 +68,7 @@ def expected_access() -> dict[tuple[str, str], Access]:
         ("GET", "/sessions/transcript"): Access.CONTROL,
         ("GET", "/sessions/verify"): Access.CONTROL,
         ("GET", "/sessions/import"): Access.CONTROL,
+        ("POST", "/memory/import"): Access.CONTROL,
         ("GET", "/sessions/move"): Access.CONTROL,
         ("GET", "/sessions/move-belongings"): Access.CONTROL,
         ("POST", "/sessions/delete"): Access.CONTROL,
