@@ -100,9 +100,11 @@ def view_messages(sql: Sql) -> list[dict[str, Any]]:
     return rows
 
 
-def without_addresses(content: dict[str, Any]) -> dict[str, Any]:
+def as_in_a_view(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a message of the API without what a view lacks: addresses, and durations of tool calls."""
     for file in (*content.get("attachments", ()), *([content["file"]] if "file" in content else [])):
         file.pop("url", None)
+    content.pop("seconds", None)
     return content
 
 
@@ -115,7 +117,7 @@ async def test_messages_are_those_of_the_api(storage: StorageSettings) -> None:
     by_time = sorted(expected, key=lambda each: str(each["timestamp"]))
     assert [row["role"] for row in shown] == [each["role"] for each in by_time]
     for row, each in zip(shown, by_time, strict=True):
-        wanted = without_addresses(each["content"])
+        wanted = as_in_a_view(each["content"])
         if storage.engine is StorageEngine.POSTGRESQL:  # It cannot show U+0000.
             wanted = json.loads(
                 json.dumps(wanted).replace(r" \u0000", r" \ufffd").replace(r"done\u0000", r"done\ufffd")
