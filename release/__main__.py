@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("dist"), help="the folder for the result (default: dist)")
     parser.add_argument("--debian", choices=PYTHONS, nargs="*", default=list(PYTHONS), help="versions of Debian")
     options = parser.parse_args()
+    os.umask(0o022)  # Files of a package are for all users, whoever builds it.
     try:
         release(Path.cwd(), options.version, options.output.absolute(), options.debian)
     except Refused as refusal:
