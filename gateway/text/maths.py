@@ -30,8 +30,8 @@ accent accentunder columnalign columnlines columnspacing columnspan depth displa
 linethickness lspace mathvariant maxsize minsize movablelimits notation rowlines rowspacing rowspan rspace scriptlevel
 separator stretchy symmetric voffset width
 """
-_TAGS = frozenset(_TAG_NAMES.split())
-_ATTRIBUTES = frozenset(_ATTRIBUTE_NAMES.split())
+TAGS = frozenset(_TAG_NAMES.split())
+ATTRIBUTES = frozenset(_ATTRIBUTE_NAMES.split())
 
 
 def enable_maths(parser: MarkdownIt) -> None:
@@ -124,10 +124,10 @@ def _mathml(source: str, *, is_displayed: bool) -> str:
 
 
 def _written(element: "Element") -> str:
-    if element.tag not in _TAGS:
+    if element.tag not in TAGS:
         raise ValueError(element.tag)
     attributes = "".join(
-        f' {name}="{escape(str(value))}"' for name, value in element.attrib.items() if name in _ATTRIBUTES
+        f' {name}="{escape(str(value))}"' for name, value in element.attrib.items() if name in ATTRIBUTES
     )
     # Text has references such as `&#x02211;` in it.
     text = escape(unescape(element.text or ""), quote=False)

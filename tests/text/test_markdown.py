@@ -4,15 +4,18 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.text import maths
 from gateway.text.markdown import render_html
 
 ALLOWED_TAGS = set(
     "p br hr em strong s code pre blockquote ul ol li a table thead tbody tr th td h1 h2 h3 h4 h5 h6".split()  # noqa: SIM905  A list of words reads better than quotes.
 )
 ALLOWED_ATTRIBUTES = {"href", "title", "rel", "target", "align", "class", "start"}
+ALLOWED_SPANS = re.compile(r"hl-[a-z]|formula")
+"""The classes of coloured code, and of formulas in lines of their own."""
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -86,6 +89,14 @@ def assert_harmless(html: str) -> None:
     page = Page(html)
     assert not page.comments
     for tag, attributes in page.tags:
+        if tag in maths.TAGS:
+            assert set(attributes) <= maths.ATTRIBUTES
+            continue
+        if tag == "span":
+            assert ALLOWED_SPANS.fullmatch(attributes["class"] or "")
+            assert attributes.get("tabindex", "0") == "0"
+            assert set(attributes) <= {"class", "tabindex"}
+            continue
         assert tag in ALLOWED_TAGS
         assert set(attributes) <= ALLOWED_ATTRIBUTES
         if tag == "a":
@@ -103,6 +114,8 @@ def test_no_payload_becomes_markup(payload: str, wrapping: str) -> None:
 
 
 @given(st.lists(st.sampled_from(PAYLOADS) | st.sampled_from("[]()<>!`\"'\\&;:\n *_~|-#") | st.text(max_size=5)))
+@example(["```js\n</code></pre><script>alert(1)</script>\n```", "<script>alert(1)</script>"])
+@example(["\\[", "<script>alert(1)</script>", "\\]"])
 def test_no_mixture_of_payloads_becomes_markup(pieces: list[str]) -> None:
     assert_harmless(render_html("".join(pieces)))
 
