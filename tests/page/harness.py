@@ -3,6 +3,8 @@
 import pytest
 from playwright.async_api import Page
 
+from tests.polling import until
+
 BOTH = pytest.mark.parametrize("engine", ["chromium", "firefox"], indirect=True)
 """For tests that run in both browsers."""
 
@@ -28,6 +30,11 @@ Three habits that pay off:
 """
 THANKS = "That is clear. And how does it end?"
 WELCOME = "Cancel the group and leave it: `async with` waits until the last child has *really* gone."
+
+
+async def holds(page: Page, condition: str) -> None:
+    """Wait until an expression is true. The page's policy allows no `eval`, which `wait_for_function` needs."""
+    await until(lambda: page.evaluate(condition))
 
 
 async def write(page: Page, text: str) -> None:

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.page.conftest import shoot
 from tests.page.daemon import Daemon
-from tests.polling import until
+from tests.page.harness import holds
 
 Json = dict[str, Any]
 
@@ -50,11 +50,6 @@ async def call(page: Page, method: str, path: str, body: Json) -> Json:
     """Call the API from the page, which is signed in by its cookie."""
     found: Json = await page.evaluate(FETCH, [method, path, body])
     return found
-
-
-async def holds(page: Page, condition: str) -> None:
-    """Wait until an expression is true. The page's policy allows no `eval`, which `wait_for_function` needs."""
-    await until(lambda: page.evaluate(condition))
 
 
 async def ended(page: Page, turns: int) -> list[Json]:

@@ -6,7 +6,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
-from tests.page.harness import BOTH, HELLO, choose_setting, write
+from tests.page.harness import BOTH, HELLO, choose_setting, holds, write
 from tests.polling import until
 
 SHOWN = """async () => {
@@ -103,7 +103,7 @@ async def test_the_shell_opens_while_the_gateway_is_away(browser: Browser, gatew
     await page.goto(gateway.login_link())
     await page.get_by_text("Connected", exact=True).wait_for()
     await page.evaluate("navigator.serviceWorker.ready.then(() => {})")
-    await page.wait_for_function("caches.open('gatehouse-page').then((c) => c.match('/texts/de.js')).then(Boolean)")
+    await holds(page, "caches.open('gatehouse-page').then((c) => c.match('/texts/de.js')).then(Boolean)")
     await gateway.stop()
     await page.reload()
     await expect(page.get_by_text("Can't reach Gatehouse")).to_be_visible()

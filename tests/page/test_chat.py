@@ -4,7 +4,7 @@ from playwright.async_api import Browser, Page, expect
 from gateway.contract import Outbound, OutboundKind
 from tests.page.conftest import shoot
 from tests.page.fake_gateway import FakeGateway
-from tests.page.harness import BOTH, HELLO, write
+from tests.page.harness import BOTH, HELLO, holds, write
 from tests.polling import until
 
 
@@ -144,14 +144,14 @@ async def test_the_view_follows_the_answer_unless_the_user_scrolled_up(page: Pag
     await expect(page.locator(".reply.live")).to_have_count(0)
     await expect(page.locator(".reply p")).to_have_count(80)
     is_at_end = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 2)(document.getElementById('scroller'))"
-    await page.wait_for_function(is_at_end)
+    await holds(page, is_at_end)
     await page.locator("#scroller").evaluate("e => e.scrollTop = 0")
     await expect(page.get_by_role("button", name="Go to the newest message")).to_be_visible()
     await gateway.channel.send(_more(gateway), key="more")
     await expect(page.locator(".reply")).to_have_count(2)
     assert not await page.evaluate(is_at_end)
     await page.get_by_role("button", name="Go to the newest message").click()
-    await page.wait_for_function(is_at_end)
+    await holds(page, is_at_end)
 
 
 async def test_a_taller_window_that_shows_the_end_needs_no_button_to_the_end(page: Page, gateway: FakeGateway) -> None:

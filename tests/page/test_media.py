@@ -17,7 +17,7 @@ from gateway.conversation import ToolCall
 from tests.agent.media.harness import as_base64, drawing, serving_media, tone
 from tests.agent.scripted import ScriptedProvider
 from tests.page.conftest import shoot
-from tests.page.harness import write
+from tests.page.harness import holds, write
 
 DRAW = ToolCall(id="c1", name="generate_image", input={"prompt": "An evening sky"})
 SPEAK = ToolCall(id="c2", name="speak", input={"text": "Good evening"})
@@ -51,8 +51,8 @@ async def test_a_picture_is_shown_and_a_recording_can_be_played(page: Page, tmp_
     for _ in range(2):  # As they come, and from the history.
         image = page.locator(".thumbnail img")
         await expect(image).to_have_attribute("alt", "An_evening_sky.png")
-        await page.wait_for_function("document.querySelector('.thumbnail img').naturalWidth === 320")
-        await page.wait_for_function("Math.abs(document.querySelector('audio').duration - 0.5) < 0.01")
+        await holds(page, "document.querySelector('.thumbnail img').naturalWidth === 320")
+        await holds(page, "Math.abs(document.querySelector('audio').duration - 0.5) < 0.01")
         await expect(page.locator("a.download").last).to_contain_text("speech.wav")
         await shoot(page, "media")
         await page.reload()

@@ -16,7 +16,7 @@ from tests.daemon.harness import settings
 from tests.daemon.tools import Gate, agent
 from tests.page.conftest import shoot
 from tests.page.daemon import running
-from tests.page.harness import BOTH, write
+from tests.page.harness import BOTH, holds, write
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -86,7 +86,7 @@ async def test_pictures_have_thumbnails_that_open(page: Page, gate: Gate) -> Non
     thumbnail = page.locator(".user .thumbnail")
     await expect(thumbnail).to_be_visible()
     await expect(page.locator(".user .body > div").first).to_have_text("What is this?")
-    await page.wait_for_function("document.querySelector('.thumbnail img').naturalWidth === 320")
+    await holds(page, "document.querySelector('.thumbnail img').naturalWidth === 320")
     await thumbnail.click()
     await expect(page.get_by_role("dialog")).to_be_visible()
     await shoot(page, "picture")
